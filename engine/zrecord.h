@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * libzrecord: compact, compressed, immutable containers of records.
+ *
+ * A store is a directory (FORMAT.md) holding `length` records of one NumPy
+ * dtype.  Dense: every record has the same item_shape.  Ragged: each record has
+ * its own shape.  A writer appends and publishes on close; a reader gathers.
+ *
+ * Conventions
+ *  - Functions that can fail return ZR_OK (0) or a negative ZR_E_* code; the
+ *    numbers are permanent.  `err` may be NULL; where given, it is filled on
+ *    failure only, and the first failure of a call is the one reported.  Output
+ *    handles are set to NULL, other outputs left untouched, on failure; the
+ *    contents of a destination buffer are then unspecified.
+ *  - `_nbytes` are bytes, `_count` elements, `_off` byte offsets, ids are record
+ *    numbers 0..length-1.
+ *  - Readers are immutable: any number of threads may use one reader at a time.
+ *    A writer belongs to one thread at a time.  Closing needs a quiescent handle.
+ *  - fork: readers opened before fork are valid in the child.  Writers are not:
+ *    the child must not touch them.
+ *  - Strings are NUL-terminated UTF-8 or raw path bytes; pointers returned by
+ *    getters live as long as the handle.
+ */
+#ifndef ZRECORD_H
+#define ZRECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZR_VERSION_MAJOR 0
+#define ZR_VERSION_MINOR 1
+#define ZR_VERSION_PATCH 0
+#define ZR_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define ZR_API __attribute__((visibility("default")))
+#else
+#define ZR_API
+#endif
+
+#define ZR_MAX_RECORD_NBYTES ((uint64_t)1 << 31) /* logical bytes of one record, inclusive */
+#define ZR_MAX_NDIM 64                            /* NumPy 2's rank limit */
+#define ZR_DTYPE_MAX 64                           /* bytes of a dtype string with its NUL */
+#define ZR_NO_RECORD UINT64_MAX
+
+/* ---------------------------------------------------------------- errors */
+
+enum zr_code {
+    ZR_OK = 0,
+    ZR_E_NOMEM = -1,       /* out of memory */
+    ZR_E_IO = -2,          /* the operating system reported an I/O failure */
+    ZR_E_INVALID = -3,     /* an argument is wrong */
+    ZR_E_TOO_LARGE = -4,   /* a record exceeds ZR_MAX_RECORD_NBYTES */
+    ZR_E_NO_SPACE = -5,    /* the disk, or a quota, is full */
+    ZR_E_BUFFER = -6,      /* destination too small */
+    ZR_E_CORRUPT = -7,     /* a record, or its table entry, is damaged */
+    ZR_E_FORMAT = -8,      /* not a zrecord store, or its header is damaged */
+    ZR_E_TRAIN = -9,       /* dictionary training failed */
+    ZR_E_DICT = -10,       /* dictionary missing, unexpected or the wrong one */
+    ZR_E_NOT_FOUND = -11,  /* no such store or file */
+    ZR_E_EXISTS = -12,     /* the path to create is taken */
+    ZR_E_BUSY = -13,       /* a writer holds it, or readers do */
+    ZR_E_TRUNCATED = -14,  /* a file is shorter than its header says */
+    ZR_E_FOREIGN = -15,    /* another program's or version's layout, recognised */
+    ZR_E_STATE = -16,      /* the handle cannot do this any more */
+    ZR_E_PERMISSION = -17, /* access denied, or a read-only filesystem */
+    ZR_E_CHECKSUM = -18,   /* decoded bytes differ from the recorded checksum */
+    ZR_E_RANGE = -19,      /* record id outside 0..length-1 */
+    ZR_E_SCHEMA = -20,     /* the schema is not one a store may have */
+    ZR_E_GEOMETRY = -21,   /* Dense asked of a Ragged store, or the reverse */
+    ZR_E_CANCELLED = -22,  /* a progress callback asked to stop */
+    ZR_E_NPY = -23         /* not a .npy this library takes */
+};
+
+struct zr_error {
+    int code;        /* one of zr_code */
+    int sys_errno;   /* errno of the failing system call, else 0 */
+    uint64_t record; /* record id, or ZR_NO_RECORD */
+    uint64_t offset; /* byte offset in the file named by message, or UINT64_MAX */
+    char message[1024]; /* one line: file, record, reason; no newline */
+};
+
+/* "ZR_E_CORRUPT" for ZR_E_CORRUPT; "ZR_E_?" for unknown numbers.  Never NULL. */
+ZR_API const char *zr_code_name(int code);
+/* One lower-case sentence without the particulars.  Never NULL. */
+ZR_API const char *zr_code_text(int code);
+/* The errno that fits the code best (ZR_E_CORRUPT is EIO); 0 for ZR_OK. */
+ZR_API int zr_code_errno(int code);
+/* "0.1.0", and of the linked libzstd, e.g. "1.5.4". */
+ZR_API const char *zr_version(void);
+ZR_API const char *zr_zstd_version(void);
+
+/* Called now and then from the calling thread with done <= total; a non-zero
+ * return stops the work with ZR_E_CANCELLED. */
+typedef int (*zr_progress_fn)(void *ctx, uint64_t done, uint64_t total);
+
+/* ---------------------------------------------------------------- threads */
+
+/* Worker threads a call may use, its own included.  Default: the CPUs that the
+ * affinity mask and cgroup quota leave, or $ZRECORD_THREADS.  Thread safe. */
+ZR_API unsigned zr_thread_count(void);
+/* count 0 restores the default.  Takes effect for calls that start later. */
+ZR_API void zr_set_thread_count(unsigned count);
+
+/* ---------------------------------------------------------------- buffers
+ * Recycled output memory: fresh pages cost more to fault in than records cost
+ * to copy.  Blocks are at least 64-byte aligned, not zeroed, exclusively the
+ * caller's until freed.  Thread safe, fork safe. */
+
+/* NULL when memory runs out.  nbytes 0 gives a valid block. */
+ZR_API void *zr_buffer_alloc(size_t nbytes);
+/* Takes NULL. */
+ZR_API void zr_buffer_free(void *block);
+/* Returns idle blocks to the system until at most keep_nbytes are kept. */
+ZR_API void zr_buffer_trim(size_t keep_nbytes);
+/* The bound on idle bytes (default 1/16 of memory, at most 1 GiB, or
+ * $ZRECORD_BUFFER_BYTES); trims to it at once. */
+ZR_API void zr_buffer_set_limit(size_t idle_nbytes);
+ZR_API size_t zr_buffer_idle_nbytes(void);
+
+/* ---------------------------------------------------------------- schema */
+
+enum zr_geometry { ZR_DENSE = 0, ZR_RAGGED = 1 };
+enum zr_codec { ZR_RAW = 0, ZR_ZSTD = 1, ZR_ZSTD_DICT = 2 };
+enum zr_tune { ZR_TUNE_DEFAULT = 0, ZR_TUNE_READ = 1, ZR_TUNE_WRITE = 2 };
+enum zr_durability { ZR_DURABLE = 0, ZR_NO_FSYNC = 1 };
+enum zr_tier { ZR_TIER_BALANCED = 0, ZR_TIER_FAST = 1, ZR_TIER_MAX = 2 };
+
+/* "raw", "zstd", "zstd_dict"; NULL for other values. */
+ZR_API const char *zr_codec_name(int codec);
+/* The reverse, also taking "zstdict"; -1 for other names. */
+ZR_API int zr_codec_from_name(const char *name);
+/* "dense", "ragged". */
+ZR_API const char *zr_geometry_name(int geometry);
+/* "fast", "balanced", "max" to enum zr_tier; -1 for other names. */
+ZR_API int zr_tier_from_name(const char *name);
+/* "default", "read", "write" to enum zr_tune; -1 for other names. */
+ZR_API int zr_tune_from_name(const char *name);
+
+/* Bytes per element of a NumPy dtype.str ("<f4", ">M8[ns]", "|S5", "<U3").
+ * ZR_E_SCHEMA for object, structured, zero-size and malformed ones. */
+ZR_API int zr_dtype_itemsize(const char *dtype, uint64_t *itemsize, struct zr_error *err);
+
+/* ---------------------------------------------------------------- writer */
+
+struct zr_writer;
+
+/* Zero everywhere it matters means the default. */
+struct zr_writer_options {
+    int geometry;               /* enum zr_geometry */
+    int codec;                  /* enum zr_codec */
+    const char *dtype;          /* NumPy dtype.str; required */
+    uint32_t ndim;              /* Dense: rank of a record, below ZR_MAX_NDIM */
+    const uint64_t *item_shape; /* Dense: ndim dims */
+    const void *dict;           /* ZR_ZSTD_DICT: the dictionary; copied */
+    size_t dict_nbytes;
+    int level;                  /* zstd level; 0: by tune, 3 (zstd) or 19 (dict) */
+    int tune;                   /* enum zr_tune */
+    int durability;             /* enum zr_durability: fsync on close or not */
+    bool no_sidecar;            /* leave out checksums and ranks */
+};
+
+/* One Ragged record: a C-contiguous payload of dtype elements. */
+struct zr_item {
+    const void *data;
+    const uint64_t *shape; /* ndim dims; may be NULL when ndim is 0 */
+    uint32_t ndim;         /* at most ZR_MAX_NDIM */
+};
+
+/* Begins a store at `path`, which must not exist (ZR_E_EXISTS); missing parent
+ * directories are made.  Until zr_writer_close returns ZR_OK nothing exists at
+ * `path`: the work is done in a hidden directory beside it.  ZR_E_BUSY when
+ * another writer is building the same path. */
+ZR_API int zr_writer_create(struct zr_writer **out, const char *path,
+                            const struct zr_writer_options *options, struct zr_error *err);
+
+/* Appends count rows of item_shape, C order, count * row_nbytes bytes at rows.
+ * Synchronous; rows is not kept.  After a failure the writer can only be
+ * aborted (or closed, which then aborts and fails with ZR_E_STATE). */
+ZR_API int zr_writer_append_dense(struct zr_writer *w, const void *rows, uint64_t count,
+                                  struct zr_error *err);
+
+/* Appends count records.  Items of zero bytes or over the record limit are
+ * refused before anything of the batch is written (ZR_E_INVALID,
+ * ZR_E_TOO_LARGE; err->record is the position in items), leaving the writer usable. */
+ZR_API int zr_writer_append_ragged(struct zr_writer *w, const struct zr_item *items,
+                                   uint64_t count, struct zr_error *err);
+
+ZR_API uint64_t zr_writer_length(const struct zr_writer *w);
+
+/* Publishes and frees.  The handle is gone whatever the result; on failure
+ * nothing is left at path. */
+ZR_API int zr_writer_close(struct zr_writer *w, struct zr_error *err);
+/* Discards everything written and frees.  Takes NULL. */
+ZR_API void zr_writer_abort(struct zr_writer *w);
+
+/* ---------------------------------------------------------------- reader */
+
+struct zr_reader;
+
+enum zr_access {
+    ZR_ACCESS_MAP = 0, /* read through a shared mapping: fastest when warm */
+    ZR_ACCESS_READ = 1 /* pread only: resident memory stays small */
+};
+
+struct zr_reader_options {
+    int access;     /* enum zr_access */
+    bool checksums; /* compare every record gathered with its checksum */
+};
+
+/* Opens a published store; options may be NULL.  Cost does not depend on its
+ * length.  Takes a shared flock for its life.  A file that shrinks or fails
+ * later makes gathers fail, never the process. */
+ZR_API int zr_reader_open(struct zr_reader **out, const char *path,
+                          const struct zr_reader_options *options, struct zr_error *err);
+/* Takes NULL. */
+ZR_API void zr_reader_close(struct zr_reader *r);
+
+struct zr_info {
+    const char *path;    /* as given to open */
+    const char *dtype;   /* NumPy dtype.str */
+    int geometry;
+    int codec;
+    uint64_t length;
+    uint64_t itemsize;   /* bytes of an element */
+    uint32_t ndim;       /* Dense: rank of a record */
+    const uint64_t *item_shape; /* Dense: ndim dims; NULL for Ragged */
+    uint64_t row_nbytes; /* Dense: logical bytes of a record; 0 for Ragged */
+    uint64_t data_nbytes; /* committed bytes of data.zr */
+    uint64_t disk_nbytes; /* allocated bytes of all files of the store */
+    const void *dict;    /* ZR_ZSTD_DICT: the dictionary, else NULL */
+    size_t dict_nbytes;
+    bool has_sidecar;    /* checksums (and Ragged ranks) are there and match */
+    int64_t mtime_sec;   /* of meta.zr */
+    int64_t mtime_nsec;
+    uint64_t identity;   /* changes when the store at a path is another one */
+};
+/* Fills info; the pointers in it live as long as the reader.  O(1). */
+ZR_API void zr_reader_info(const struct zr_reader *r, struct zr_info *info);
+/* What open noticed and went on without, e.g. a sidecar that does not match;
+ * NULL when nothing. */
+ZR_API const char *zr_reader_warning(const struct zr_reader *r);
+
+struct zr_location {
+    uint64_t data_off;    /* in data.zr */
+    uint32_t phys_nbytes; /* stored */
+    uint32_t logic_nbytes; /* decoded; for Ragged with the shape prefix.  2^31 fits */
+};
+/* The checked table entry of one record. */
+ZR_API int zr_reader_locate(const struct zr_reader *r, uint64_t id, struct zr_location *loc,
+                            struct zr_error *err);
+
+/* ---------------------------------------------------------------- gather */
+
+/* Records ids[0..count) in that order, repeats allowed, decoded straight to
+ * out + i * row_nbytes.  Runs in parallel where that pays.  out_nbytes must be
+ * at least count * row_nbytes.  ZR_E_RANGE before anything is read;
+ * ZR_E_GEOMETRY on a Ragged store. */
+ZR_API int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void *out,
+                           size_t out_nbytes, struct zr_error *err);
+
+/* Plans a Ragged gather: offsets[0..count], where record i will occupy
+ * [offsets[i], offsets[i] + its logic_nbytes), 16-byte aligned starts, and
+ * offsets[count] is the size of the buffer that zr_gather_ragged needs. */
+ZR_API int zr_gather_ragged_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
+                                 uint64_t *offsets, struct zr_error *err);
+/* The gather; out holds offsets[count] bytes and the offsets came from the plan
+ * for the same ids.  Each record lies there as stored: ndim u64, dims u64[ndim],
+ * payload; all checked, so zr_record_split needs no error path. */
+ZR_API int zr_gather_ragged(struct zr_reader *r, const uint64_t *ids, size_t count, void *out,
+                            const uint64_t *offsets, struct zr_error *err);
+
+/* Parts of one gathered Ragged record. */
+struct zr_record_view {
+    uint32_t ndim;
+    const uint64_t *shape; /* inside the record; 8-byte aligned */
+    const void *data;      /* payload */
+    uint64_t data_nbytes;
+};
+ZR_API void zr_record_split(const void *record, uint64_t logic_nbytes,
+                            struct zr_record_view *view);
+
+/* Hints that these records are wanted soon: queues their reads when they are not
+ * in the page cache.  Never blocks on the data.  Ids out of range are ignored. */
+ZR_API void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count);
+
+/* ---------------------------------------------------------------- .npy */
+
+#define ZR_NPY_MAX_HEADER_NBYTES 2048 /* of any header zr_npy_header makes */
+
+/* What numpy.save writes before the payload of a C-contiguous array; buf holds
+ * ZR_NPY_MAX_HEADER_NBYTES.  Returns its length, a multiple of 64. */
+ZR_API size_t zr_npy_header(const char *dtype, uint32_t ndim, const uint64_t *shape, void *buf);
+
+struct zr_npy {
+    char dtype[ZR_DTYPE_MAX];
+    uint64_t itemsize;
+    uint32_t ndim;
+    uint64_t shape[ZR_MAX_NDIM];
+    bool fortran_order;
+    uint64_t data_off;    /* where the payload starts */
+    uint64_t data_nbytes; /* product(shape) * itemsize; may be 0 */
+};
+/* Parses the header of versions 1 to 3.  `head` holds the first nbytes of the
+ * file, file_nbytes its size, `name` what to call it in messages.  Refuses
+ * object and structured dtypes and files shorter than the header says
+ * (ZR_E_NPY).  When nbytes is too few, returns ZR_E_BUFFER with npy->data_off
+ * set to how many are needed. */
+ZR_API int zr_npy_parse(const void *head, size_t nbytes, uint64_t file_nbytes, const char *name,
+                        struct zr_npy *npy, struct zr_error *err);
+
+/* Size of the .npy of one record.  Arithmetic for Dense and with a sidecar;
+ * else the start of the record is decoded, once. */
+ZR_API int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbytes,
+                                struct zr_error *err);
+/* The .npy of one record, in one block.  *npy points to *nbytes bytes inside
+ * *block; release with zr_buffer_free(*block). */
+ZR_API int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **npy,
+                         uint64_t *nbytes, struct zr_error *err);
+
+/* ---------------------------------------------------------------- dictionaries */
+
+/* Dictionary and sample budget of a tier, in bytes. */
+ZR_API void zr_tier_sizes(int tier, size_t *dict_nbytes, size_t *sample_nbytes);
+/* Trains on count samples laid end to end.  dict holds dict_capacity bytes;
+ * *dict_nbytes is what was used.  ZR_E_TRAIN when samples are too few or small. */
+ZR_API int zr_dict_train(const void *samples, const size_t *sample_nbytes, size_t count,
+                         void *dict, size_t dict_capacity, size_t *dict_nbytes,
+                         struct zr_error *err);
+/* The same on records of a store, taken at a stride over all of it within the
+ * tier's budget.  *dict is released with zr_buffer_free. */
+ZR_API int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_t *dict_nbytes,
+                               struct zr_error *err);
+
+/* ---------------------------------------------------------------- verify */
+
+struct zr_verify_result {
+    uint64_t checked_count;
+    uint64_t bad_count;       /* records with a finding */
+    bool checksums_compared;  /* false: no sidecar, only decoded */
+};
+/* finding: one per bad record or store-level fault (record == ZR_NO_RECORD),
+ * called from the calling thread; non-zero stops with ZR_E_CANCELLED. */
+typedef int (*zr_finding_fn)(void *ctx, const struct zr_error *finding);
+/* Decodes every record and compares it with its checksum.  Returns ZR_OK even
+ * with findings: ask result->bad_count.  Callbacks may be NULL. */
+ZR_API int zr_verify(struct zr_reader *r, zr_finding_fn finding, zr_progress_fn progress,
+                     void *ctx, struct zr_verify_result *result, struct zr_error *err);
+
+/* ---------------------------------------------------------------- sampler
+ * Pure functions of (length, batch_size, mode, seed, step), the same on every
+ * machine and for ever. */
+
+enum zr_sampler_mode {
+    ZR_SEQUENTIAL = 0, /* in order, wrapping round: always batch_size ids */
+    ZR_IID = 1,        /* uniform with replacement, unbiased (Lemire 2019) */
+    ZR_CYCLIC = 2      /* a fresh permutation each cycle, its remainder dropped */
+};
+struct zr_sampler {
+    uint64_t length;     /* 1.. */
+    uint64_t batch_size; /* 1.. */
+    uint64_t seed;
+    int mode;
+};
+/* How many ids every step gives: batch_size, or length in ZR_CYCLIC when that is
+ * smaller.  0 when the sampler is not valid. */
+ZR_API uint64_t zr_sampler_batch_count(const struct zr_sampler *s);
+/* Writes the ids of one step (0-based). */
+ZR_API void zr_sampler_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids);
+/* Position i of the permutation of 0..length-1 for (seed, cycle). */
+ZR_API uint64_t zr_permute(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t i);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ZRECORD_H */
