@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""What every test file shares: where the built programs are, and the rule on skips."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ZRECORD_BUILD", REPO / "build")).resolve()
+CI = os.environ.get("CI") == "true"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A skip hides a missing piece; where everything must be there, it is a failure."""
+    report = yield
+    if CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped although CI=true: {reason}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def zrecord_tool():
+    """Runs build/zrecord with arguments; returns the CompletedProcess, text mode by default."""
+    program = BUILD / "zrecord"
+    if not program.exists():
+        pytest.skip(f"{program} is not built (make all)")
+
+    def run(*args, text=True, timeout=120, **kwargs):
+        return subprocess.run(
+            [str(program), *map(str, args)], capture_output=True, text=text, timeout=timeout, **kwargs
+        )
+
+    return run
