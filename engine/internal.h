@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the engine's files share, grouped by the file that defines it.  Nothing
+ * outside engine/ and tests/unit includes this.
+ */
+#ifndef ZRI_INTERNAL_H
+#define ZRI_INTERNAL_H
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "format.h"
+#include "zrecord.h"
+
+/* ---------------------------------------------------------------- error.c */
+
+#define ZRI_NO_OFFSET UINT64_MAX
+
+/* Fills err (may be NULL) and returns code. */
+int zri_fail(struct zr_error *err, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same for one record of a store. */
+int zri_fail_record(struct zr_error *err, int code, uint64_t record, uint64_t offset,
+                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* The same from errno: code follows from it, ": strerror" is appended. */
+int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+int zri_code_from_errno(int sys_errno);
+
+/* ---------------------------------------------------------------- io.c */
+
+/* A file open for reading, or an image of one in memory (fd -1). */
+struct zri_file {
+    int fd;
+    uint64_t nbytes;          /* its size when opened */
+    const uint8_t *bytes;     /* mapping or image; NULL: pread only */
+    struct zri_guard *guard;  /* of the mapping; NULL for images */
+};
+
+#define ZRI_FILE_NONE ((struct zri_file){.fd = -1})
+
+/* errno style: 0 or a positive errno. */
+int zri_file_open(struct zri_file *f, int dir_fd, const char *name);
+/* Maps all of it, guarded; an empty file stays unmapped. */
+int zri_file_map(struct zri_file *f);
+void zri_file_close(struct zri_file *f);
+/* All nbytes at off: 0, an errno, or -1 when the file ends before that. */
+int zri_file_read(const struct zri_file *f, uint64_t off, void *buf, size_t nbytes);
+/* Whether what was read through the mapping so far is what the file holds:
+ * false once a page failed or the file got shorter.  Costs one fstat. */
+bool zri_file_trusted(const struct zri_file *f);
+
+int zri_write_full(int fd, const void *buf, size_t nbytes, uint64_t off);
+/* Reserves [off, off + nbytes); 0 also where the filesystem cannot. */
+int zri_preallocate(int fd, uint64_t off, uint64_t nbytes);
+/* Non-blocking flock: 0, EWOULDBLOCK when the other kind holds it; filesystems
+ * without locks count as locked. */
+int zri_lock(int fd, bool exclusive);
+/* Also for copies of fd that a forked child still holds. */
+void zri_unlock(int fd);
+int zri_sync_dir(int dir_fd);
+/* Removes the plain files in an open directory. */
+void zri_clear_dir(int dir_fd);
+
+/* ---------------------------------------------------------------- schema.c */
+
+struct zri_schema {
+    int geometry;
+    uint32_t ndim;
+    uint64_t itemsize;
+    uint64_t row_nbytes; /* Dense */
+    uint64_t shape[ZR_MAX_NDIM];
+    char dtype[ZR_DTYPE_MAX];
+};
+
+/* NULL, or why not. */
+const char *zri_dtype_parse(const char *dtype, uint64_t *itemsize);
+const char *zri_schema_set(struct zri_schema *s, int geometry, const char *dtype, uint32_t ndim,
+                           const uint64_t *shape);
+/* buf holds ZRI_SCHEMA_MAX bytes. */
+const char *zri_schema_encode(const struct zri_schema *s, uint8_t *buf, size_t *nbytes);
+const char *zri_schema_decode(struct zri_schema *s, const uint8_t *buf, size_t nbytes);
+/* product(shape) * itemsize, false on overflow. */
+bool zri_shape_nbytes(uint32_t ndim, const uint64_t *shape, uint64_t itemsize, uint64_t *nbytes);
+
+/* ---------------------------------------------------------------- pool.c */
+
+/* Runs fn(ctx, i) for i in [0, count) on up to thread_count threads, the
+ * caller's among them, and returns when all are done.  Re-entrant. */
+typedef void (*zri_task_fn)(void *ctx, size_t i);
+void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx);
+
+/* ---------------------------------------------------------------- codec.c */
+
+struct zri_decoder; /* shared by threads */
+/* dict is copied; NULL where the codec has none. */
+struct zri_decoder *zri_decoder_new(int codec, const void *dict, size_t dict_nbytes);
+void zri_decoder_free(struct zri_decoder *d);
+/* Decodes one stored record into exactly logic_nbytes; NULL, or why not. */
+const char *zri_decode(const struct zri_decoder *d, const void *src, size_t phys_nbytes, void *dst,
+                       size_t logic_nbytes);
+/* Decodes only the first nbytes. */
+const char *zri_decode_head(const struct zri_decoder *d, const void *src, size_t phys_nbytes,
+                            void *dst, size_t nbytes);
+/* NULL, or how the dictionary does not fit this frame. */
+const char *zri_decoder_mismatch(const struct zri_decoder *d, const void *src, size_t phys_nbytes);
+
+struct zri_encoder; /* shared by threads */
+struct zri_encoder *zri_encoder_new(int codec, int level, int tune, const void *dict,
+                                    size_t dict_nbytes);
+void zri_encoder_free(struct zri_encoder *e);
+/* Levels that zstd has; 0 is not one of them here. */
+int zri_level_min(void);
+int zri_level_max(void);
+/* A context for one thread and task; NULL when memory runs out. */
+struct zri_encoder_context;
+struct zri_encoder_context *zri_encoder_take(struct zri_encoder *e);
+void zri_encoder_give(struct zri_encoder *e, struct zri_encoder_context *c);
+/* Upper bound of one stored record. */
+size_t zri_encode_bound(const struct zri_encoder *e, size_t logic_nbytes);
+/* Bytes written to dst, or 0 with *why. */
+size_t zri_encode(struct zri_encoder_context *c, void *dst, size_t capacity, const void *src,
+                  size_t nbytes, const char **why);
+
+/* ---------------------------------------------------------------- npy.c */
+
+size_t zri_npy_header_nbytes(const char *dtype, uint32_t ndim, const uint64_t *shape);
+
+/* ---------------------------------------------------------------- sidecar.c */
+
+struct zri_side_row {
+    uint64_t sum;              /* XXH3-64 of the logical bytes */
+    uint16_t npy_header_nbytes; /* Ragged; 0: not known */
+    uint8_t ndim;              /* Ragged */
+};
+
+uint64_t zri_checksum(const void *bytes, size_t nbytes);
+/* What tells one store from another: the first page and entries sampled over the
+ * table (16 B each, as on disk). */
+uint64_t zri_identity(const uint8_t *page, const uint8_t *entries, size_t entry_count);
+#define ZRI_IDENTITY_ENTRIES 16
+/* Position of sampled entry k of a table of length entries. */
+uint64_t zri_identity_index(uint64_t length, size_t k);
+
+struct zri_sidecar {
+    uint64_t length;
+    uint64_t tail_off;
+    uint64_t identity;
+    uint64_t dict_sum;
+    bool ragged;
+};
+void zri_sidecar_encode(const struct zri_sidecar *s, uint8_t *header);
+/* NULL, or why it is not a sidecar. */
+const char *zri_sidecar_decode(struct zri_sidecar *s, const uint8_t *header, uint64_t file_nbytes);
+size_t zri_side_row_nbytes(bool ragged);
+void zri_side_row_encode(const struct zri_side_row *row, bool ragged, uint8_t *bytes);
+void zri_side_row_decode(struct zri_side_row *row, bool ragged, const uint8_t *bytes);
+
+/* ---------------------------------------------------------------- reader.c */
+
+struct zr_reader {
+    char *path;
+    struct zri_file meta, data, side; /* side.fd -1 and no bytes: none */
+    struct zri_header header;
+    struct zri_schema schema;
+    struct zri_decoder *decoder;
+    void *dict;
+    size_t dict_nbytes;
+    uint64_t identity;
+    uint64_t disk_nbytes;
+    int64_t mtime_sec, mtime_nsec;
+    bool has_sidecar;
+    bool check_sums;
+    char *warning;
+    uint8_t npy_header[ZR_NPY_MAX_HEADER_NBYTES]; /* Dense */
+    size_t npy_header_nbytes;
+    /* Ragged without a sidecar: npy header length / 64 by record, 0 not known
+     * yet; made when first needed, written with relaxed stores. */
+    _Atomic(_Atomic uint8_t *) npy_units;
+};
+
+/* Images of the four files in place of a directory; NULL: that file is not
+ * there.  They must outlive the reader.  For fuzzing and tests. */
+struct zri_image {
+    const void *bytes;
+    size_t nbytes;
+};
+int zri_reader_open_images(struct zr_reader **out, const struct zri_image *meta,
+                           const struct zri_image *data, const struct zri_image *dict,
+                           const struct zri_image *side, const struct zr_reader_options *options,
+                           struct zr_error *err);
+/* Reads and checks the table entry of id < length. */
+int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
+                     struct zr_error *err);
+/* false: no row, or the sidecar ends early. */
+bool zri_reader_side_row(const struct zr_reader *r, uint64_t id, struct zri_side_row *row);
+/* NULL, or what is wrong with the Ragged prefix at the head of a record. */
+const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
+                             uint64_t logic_nbytes);
+
+/* ---------------------------------------------------------------- gather.c */
+
+/* Decodes one record into logic_nbytes at dst, through the mapping or, once that
+ * has failed, with pread. */
+int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
+                   struct zr_error *err);
+
+#endif

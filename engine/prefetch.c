@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Cold data: the ids of a batch are known, so all its reads are queued before
+ * the first is waited for.  Queueing costs too, so a few records are asked for
+ * first: if they are in the page cache, the batch is taken for warm.
+ */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define SAMPLE_COUNT 4
+#define RANGE_PAGES_MAX 64 /* of one record, looked at for residency */
+
+struct span {
+    uintptr_t start, end; /* page-aligned, inside the data mapping */
+};
+
+static bool record_span(const struct zr_reader *r, uint64_t id, uintptr_t page, struct span *s)
+{
+    struct zri_entry e;
+    if (id >= r->header.length)
+        return false;
+    zri_entry_decode(&e, r->meta.bytes + zri_entry_off(id));
+    if (zri_entry_check(&e, &r->header, r->schema.row_nbytes))
+        return false;
+    uintptr_t start = (uintptr_t)r->data.bytes + e.off;
+    s->start = start & ~(page - 1);
+    s->end = (start + e.phys_nbytes + page - 1) & ~(page - 1);
+    return true;
+}
+
+static bool is_resident(struct span s, uintptr_t page)
+{
+    unsigned char state[RANGE_PAGES_MAX];
+    size_t n = (s.end - s.start) / page;
+    if (n > RANGE_PAGES_MAX)
+        n = RANGE_PAGES_MAX;
+    if (mincore((void *)s.start, n * page, state))
+        return true; /* cannot tell: do nothing */
+    for (size_t i = 0; i < n; i++)
+        if (!(state[i] & 1))
+            return false;
+    return true;
+}
+
+static bool looks_warm(const struct zr_reader *r, const uint64_t *ids, size_t count,
+                       uintptr_t page)
+{
+    size_t samples = count < SAMPLE_COUNT ? count : SAMPLE_COUNT;
+    for (size_t k = 0; k < samples; k++) {
+        struct span s;
+        size_t at = samples > 1 ? (count - 1) / (samples - 1) * k : 0;
+        if (record_span(r, ids[at], page, &s) && !is_resident(s, page))
+            return false;
+    }
+    return true;
+}
+
+static void queue_reads(struct span s)
+{
+    if (s.end > s.start)
+        madvise((void *)s.start, s.end - s.start, MADV_WILLNEED);
+}
+
+void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    struct span s;
+    if (!r->data.guard || !r->meta.bytes || count == 0)
+        return;
+    /* A single page is one read whoever starts it. */
+    if (count == 1 && (!record_span(r, ids[0], page, &s) || s.end - s.start <= page))
+        return;
+    if (looks_warm(r, ids, count, page))
+        return;
+    struct span run = {0, 0};
+    for (size_t i = 0; i < count; i++) {
+        if (!record_span(r, ids[i], page, &s))
+            continue;
+        if (s.start <= run.end && s.end >= run.end && s.start >= run.start) {
+            run.end = s.end; /* neighbours become one read */
+        } else {
+            queue_reads(run);
+            run = s;
+        }
+    }
+    queue_reads(run);
+}

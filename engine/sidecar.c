@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * side.zr: what the container format lacks, one row a record: the checksum of
+ * its logical bytes and, for Ragged, rank and .npy header length.  Bytes only;
+ * FORMAT.md has the layout.  A reader that ignores the file loses nothing else.
+ */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <endian.h>
+
+#include "internal.h"
+
+static const char magic[8] = "zr-side";
+#define SIDE_VERSION 1
+#define DENSE_ROW_NBYTES 8
+#define RAGGED_ROW_NBYTES 16
+
+uint64_t zri_checksum(const void *bytes, size_t nbytes)
+{
+    return XXH3_64bits(bytes, nbytes);
+}
+
+uint64_t zri_identity(const uint8_t *page, const uint8_t *entries, size_t entry_count)
+{
+    uint64_t seed = XXH3_64bits(page, ZRI_PAGE_NBYTES);
+    return XXH3_64bits_withSeed(entries, entry_count * ZRI_ENTRY_NBYTES, seed);
+}
+
+uint64_t zri_identity_index(uint64_t length, size_t k)
+{
+    /* First, last, and evenly between; without overflow for any length. */
+    uint64_t last = length - 1, steps = ZRI_IDENTITY_ENTRIES - 1;
+    return last / steps * k + last % steps * k / steps;
+}
+
+static void put64(uint8_t *p, uint64_t v)
+{
+    v = htole64(v);
+    memcpy(p, &v, sizeof v);
+}
+
+static uint64_t get64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return le64toh(v);
+}
+
+size_t zri_side_row_nbytes(bool ragged)
+{
+    return ragged ? RAGGED_ROW_NBYTES : DENSE_ROW_NBYTES;
+}
+
+void zri_sidecar_encode(const struct zri_sidecar *s, uint8_t *header)
+{
+    memset(header, 0, ZRI_SIDE_HEADER_NBYTES);
+    memcpy(header, magic, sizeof magic);
+    put64(header + 8, SIDE_VERSION | (uint64_t)zri_side_row_nbytes(s->ragged) << 32);
+    put64(header + 16, s->length);
+    put64(header + 24, s->tail_off);
+    put64(header + 32, s->identity);
+    put64(header + 40, s->dict_sum);
+    put64(header + 56, XXH3_64bits(header, 56));
+}
+
+const char *zri_sidecar_decode(struct zri_sidecar *s, const uint8_t *header, uint64_t file_nbytes)
+{
+    if (file_nbytes < ZRI_SIDE_HEADER_NBYTES || memcmp(header, magic, sizeof magic))
+        return "not a sidecar of this program";
+    if (get64(header + 56) != XXH3_64bits(header, 56))
+        return "its header is damaged";
+    uint64_t layout = get64(header + 8);
+    if ((uint32_t)layout != SIDE_VERSION)
+        return "it has another version";
+    uint64_t row = layout >> 32;
+    if (row != DENSE_ROW_NBYTES && row != RAGGED_ROW_NBYTES)
+        return "its header is damaged";
+    s->ragged = row == RAGGED_ROW_NBYTES;
+    s->length = get64(header + 16);
+    s->tail_off = get64(header + 24);
+    s->identity = get64(header + 32);
+    s->dict_sum = get64(header + 40);
+    if (s->length > (file_nbytes - ZRI_SIDE_HEADER_NBYTES) / row)
+        return "it is cut short";
+    return NULL;
+}
+
+void zri_side_row_encode(const struct zri_side_row *row, bool ragged, uint8_t *bytes)
+{
+    put64(bytes, row->sum);
+    if (ragged)
+        put64(bytes + 8, row->npy_header_nbytes | (uint64_t)row->ndim << 16);
+}
+
+void zri_side_row_decode(struct zri_side_row *row, bool ragged, const uint8_t *bytes)
+{
+    *row = (struct zri_side_row){.sum = get64(bytes)};
+    if (ragged) {
+        uint64_t v = get64(bytes + 8);
+        row->npy_header_nbytes = (uint16_t)v;
+        row->ndim = (uint8_t)(v >> 16);
+    }
+}
