@@ -92,3 +92,125 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libzrecord.a
 	$(CC) $(ZR_CFLAGS) -Iengine $(CFLAGS) -o $@ $< $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(ENGINE_LIBS)
 
 -include $(shell find $(BUILD)/obj $(BUILD)/unit $(BUILD)/fuzz $(BUILD)/bench -name '*.d' 2>/dev/null)
+
+# ------------------------------------------------------------------ set-up, tests, packaging
+# What the rules above read from pkg-config is fixed when make starts, so whatever needs set-up
+# does that first and then calls make again.  Tests run one after the other under any -j.
+
+AGAIN  := $(MAKE) --no-print-directory
+PIP    := $(PYTHON) -m pip --disable-pip-version-check
+PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
+
+PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch] python/zrecord/*) \
+              $(wildcard engine/*.[ch])
+PYTHON_INSTALLED := $(VENV)/.zrecord
+
+setup venv: ## install what is missing: Debian packages (as root) and .venv
+	@tools/setup.sh
+
+python: $(PYTHON_INSTALLED) ## install the Python package into .venv
+$(PYTHON_INSTALLED): $(PYTHON_SRC)
+	$(PIP) install -q --no-build-isolation --no-deps --force-reinstall ./python
+	@touch $@
+
+demo: setup ## set up, build, and show what zrecord does on real data
+	@$(AGAIN) -s all python
+	@tools/demo.sh
+
+check: setup ## set up, build, and run every test
+	@$(AGAIN) all
+	@$(AGAIN) check-unit
+	@$(AGAIN) check-fuzz
+	@$(AGAIN) check-py
+
+check-unit: $(UNIT_BIN) ## unit tests of engine and mount (Check)
+	@status=0; for test in $(UNIT_BIN); do $$test || status=1; done; exit $$status
+
+check-fuzz: $(FUZZ_BIN) ## replay the fuzzers' corpora
+	@for fuzz in $(FUZZ_BIN); do $$fuzz tests/fuzz/corpus/$${fuzz##*/fuzz_} || exit 1; done
+
+check-py: all python ## everything under tests/py: package, tools, mounts, interchange
+	@$(PYTEST) tests/py
+
+check-mount: all python ## only the tests of real mounts
+	@$(PYTEST) tests/py/test_mount*.py
+
+check-interop: all python ## only the interchange with loaderx 2.0.0
+	@$(PYTEST) tests/py/test_interop*.py
+
+check-asan: setup ## unit tests, fuzz replay, tools and mounts under AddressSanitizer and UBSan
+	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 all
+	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 check-unit
+	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 check-fuzz
+	@$(AGAIN) python
+	@ZRECORD_BUILD=build/asan ASAN_OPTIONS=detect_leaks=1 \
+	  $(PYTEST) $(wildcard tests/py/test_tool*.py tests/py/test_mount*.py)
+
+# Without address-space randomisation: older ThreadSanitizers refuse the addresses of newer kernels.
+check-tsan: setup ## unit tests under ThreadSanitizer
+	@$(AGAIN) BUILD=build/tsan SANITIZE=thread OPT=-O1 all
+	@setarch -R $(AGAIN) BUILD=build/tsan SANITIZE=thread OPT=-O1 check-unit
+
+# An optional tool that is missing is a SKIP with the reason, and a failure when CI=true.
+need = command -v $(1) >/dev/null || { echo "SKIP $@: $(1) is not installed"; [ "$$CI" != true ]; exit; }
+
+check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
+	@$(call need,valgrind); status=0; for test in $(UNIT_BIN); do \
+	  CK_FORK=no valgrind -q --error-exitcode=9 --leak-check=full $$test || status=1; done; exit $$status
+
+TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
+-bugprone-narrowing-conversions,-bugprone-assignment-in-if-condition,-clang-analyzer-valist.Uninitialized,$\
+-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling
+
+lint: lint-tidy lint-cppcheck ## clang-tidy and cppcheck over engine, mount and tools
+.PHONY: lint-tidy lint-cppcheck
+lint-tidy:
+	@$(call need,clang-tidy); clang-tidy --quiet --warnings-as-errors='*' --checks='$(TIDY_CHECKS)' \
+	  $(ENGINE_SRC) $(FS_SRC) $(TOOLS_SRC) -- -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Iengine \
+	  $(call pkg_cflags,fuse3 jansson $(ENGINE_PKGS)) 2>/dev/null
+lint-cppcheck:
+	@$(call need,cppcheck); cppcheck --quiet --error-exitcode=1 --inline-suppr \
+	  --enable=warning,performance,portability --suppress=normalCheckLevelMaxBranches \
+	  -D_GNU_SOURCE -Iengine engine fs tools
+
+FORMAT_STYLE := {BasedOnStyle: LLVM, IndentWidth: 4, ColumnLimit: 100, BreakBeforeBraces: Linux, $\
+AllowShortFunctionsOnASingleLine: None, IndentCaseLabels: false, SortIncludes: false}
+format: ## clang-format over the C sources
+	@$(call need,clang-format); clang-format -i --style='$(FORMAT_STYLE)' \
+	  $(wildcard engine/*.[ch] fs/*.[ch] tools/*.[ch] tests/unit/*.[ch] tests/fuzz/*.[ch] tests/bench/*.[ch])
+
+# The wheel carries the engine: an environment with nothing but NumPy must do.
+wheel: ## a wheel in dist/, tried in an environment with only NumPy
+	rm -rf dist build/wheel
+	$(PIP) wheel -q --no-deps --no-build-isolation -w dist ./python
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip --disable-pip-version-check install -q numpy
+	build/wheel/bin/python -m pip --disable-pip-version-check install -q --no-deps dist/*.whl
+	cd build/wheel && bin/python -c "import numpy, zrecord; \
+	  w = zrecord.Dense.create('store', numpy.dtype('i4'), (3,)); \
+	  w.append(numpy.arange(12, dtype='i4').reshape(4, 3)); w.close(); \
+	  assert zrecord.open('store')[2].tolist() == [6, 7, 8]"
+	@ls -l dist
+
+BINDIR = $(DESTDIR)$(PREFIX)/bin
+LIBDIR = $(DESTDIR)$(PREFIX)/lib
+INCDIR = $(DESTDIR)$(PREFIX)/include
+install: all ## programs, library, header and zrecord.pc under PREFIX (DESTDIR is honoured)
+	install -d $(BINDIR) $(LIBDIR)/pkgconfig $(INCDIR)
+	install -m 755 $(BUILD)/zrecord $(BUILD)/zrecordfs $(BINDIR)
+	install -m 644 $(BUILD)/libzrecord.a $(LIBDIR)
+	install -m 755 $(BUILD)/libzrecord.so $(LIBDIR)/libzrecord.so.0
+	ln -sf libzrecord.so.0 $(LIBDIR)/libzrecord.so
+	install -m 644 engine/zrecord.h $(INCDIR)
+	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zrecord.pc > $(LIBDIR)/pkgconfig/zrecord.pc
+
+uninstall: ## remove what install put there
+	rm -f $(BINDIR)/zrecord $(BINDIR)/zrecordfs $(LIBDIR)/libzrecord.a $(LIBDIR)/libzrecord.so \
+	  $(LIBDIR)/libzrecord.so.0 $(INCDIR)/zrecord.h $(LIBDIR)/pkgconfig/zrecord.pc
+
+clean: ## remove everything built; .venv stays
+	rm -rf build dist
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z -]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done

@@ -23,8 +23,9 @@ static const char *find_daemon(char *buf, size_t size)
 
     if (n <= 0)
         return "zrecordfs";
-    buf[n] = '\0';
-    strcpy(strrchr(buf, '/') + 1, "zrecordfs");
+    while (buf[n - 1] != '/')
+        n--;
+    snprintf(buf + n, size - (size_t)n, "zrecordfs");
     return access(buf, X_OK) == 0 ? buf : "zrecordfs";
 }
 

@@ -130,7 +130,7 @@ const char *shape_text(uint32_t ndim, const uint64_t *shape, char *buf)
     *p++ = '(';
     for (uint32_t i = 0; i < ndim; i++)
         p += sprintf(p, "%s%" PRIu64, i ? ", " : "", shape[i]);
-    strcpy(p, ndim == 1 ? ",)" : ")");
+    sprintf(p, "%s", ndim == 1 ? ",)" : ")");
     return buf;
 }
 

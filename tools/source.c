@@ -112,7 +112,7 @@ static int describe_rows(struct source *s)
 
 static int open_single(struct source *s, enum shape_choice choice)
 {
-    struct npy_file f;
+    struct npy_file f = {0};
     int status = open_npy(&f, AT_FDCWD, s->path, s->path);
 
     if (status)
@@ -172,7 +172,7 @@ static int list_names(struct source *s, DIR *dir)
             continue;
         if (!has_npy_suffix(entry->d_name)) {
             if (others++ == 0)
-                strcpy(first_other, entry->d_name);
+                snprintf(first_other, sizeof first_other, "%s", entry->d_name);
             continue;
         }
         if (!add_name(s, entry->d_name, &capacity))
@@ -224,7 +224,7 @@ static int compare_shapes(const struct source *s, size_t index, const struct zr_
 /* Looks at every header, so that what cannot be stored is said at once. */
 static int scan_folder(struct source *s, enum shape_choice choice)
 {
-    struct npy_file f;
+    struct npy_file f = {0};
     int status = 0;
 
     s->ragged = choice == SHAPE_RAGGED;

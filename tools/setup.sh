@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Makes this tree ready to build: Debian packages (as root; otherwise it names the missing ones) and
+# a Python environment in .venv.  One line a step; a second run finds everything and is quick.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=${VENV:-.venv}
+requirements=tests/requirements.txt
+# Only read by the interchange tests, and kept apart so that nothing else imports it.
+reference=loaderx==2.0.0
+reference_dir=$venv/ref/loaderx-2.0.0
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+has() { command -v "$1" >/dev/null 2>&1; }
+library() { has pkg-config && pkg-config --exists "$1"; }
+compiles() { has gcc && printf '#include <stdio.h>\n' | gcc -E -x c - >/dev/null 2>&1; }
+
+# Root is given /usr/sbin and friends; a cron job or a bare container may lack them.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+# ---------------------------------------------------------------- Python
+
+# Prints the first Python that can make environments and build extensions.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON3:-} python3 /usr/bin/python3 python3.13 python3.12 python3.11; do
+        if has "$candidate" && "$candidate" - 2>/dev/null <<'PY'; then
+import ensurepip, os, sys, sysconfig, venv
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+sys.exit(not (os.path.exists(header) and sys.version_info >= (3, 10)))
+PY
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# ---------------------------------------------------------------- Debian packages
+
+missing_packages() {
+    has gcc || echo gcc
+    compiles || echo libc6-dev
+    has make || echo make
+    has pkg-config || echo pkg-config
+    library fuse3 || echo libfuse3-dev
+    has fusermount3 || echo fuse3
+    library libzstd || echo libzstd-dev
+    library msgpack-c || library msgpack || echo libmsgpack-dev
+    library libxxhash || echo libxxhash-dev
+    library jansson || echo libjansson-dev
+    library check || echo check
+    find_python >/dev/null || printf '%s\n' python3 python3-dev python3-venv
+    # Programs that the tests browse mounts with.
+    has rsync || echo rsync
+    has zip || echo zip
+    has file || echo file
+    has perl || echo perl
+    has getfattr || echo attr
+    has setpriv || echo util-linux
+}
+
+install_packages() {
+    local packages
+    mapfile -t packages < <(missing_packages)
+    if [ ${#packages[@]} -eq 0 ]; then
+        say "all Debian packages are there"
+        return
+    fi
+    [ "$(id -u)" = 0 ] || die "missing packages: ${packages[*]} (as root: apt-get install ${packages[*]})"
+    has apt-get || die "missing packages, and no apt-get here: ${packages[*]}"
+    say "installing ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    quietly apt-get update
+    quietly apt-get install -y --no-install-recommends "${packages[@]}"
+    mapfile -t packages < <(missing_packages)
+    [ ${#packages[@]} -eq 0 ] || die "still missing after installation: ${packages[*]}"
+}
+
+# Runs a command; its output is shown only when it fails.
+quietly() {
+    local log
+    log=$(mktemp)
+    if ! "$@" >"$log" 2>&1 </dev/null; then
+        cat "$log" >&2
+        rm -f "$log"
+        die "failed: $*"
+    fi
+    rm -f "$log"
+}
+
+# ---------------------------------------------------------------- .venv
+
+# Changes when the Python, the requirements, the reference or the place of the tree do.
+environment_key() {
+    { echo "$python $reference $PWD"; "$python" -V; cat "$requirements"; } | sha256sum
+}
+
+make_environment() {
+    local python key
+    python=$(find_python)
+    key=$(environment_key)
+    if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.setup" 2>/dev/null)" = "$key" ]; then
+        say "the Python environment $venv is there"
+        return
+    fi
+    say "making the Python environment $venv with $python"
+    rm -rf "$venv"
+    quietly "$python" -m venv "$venv"
+    quietly "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements"
+    say "installing $reference for the interchange tests into $reference_dir"
+    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
+        --target "$reference_dir" "$reference"
+    printf '%s\n' "$key" >"$venv/.setup"
+}
+
+install_packages
+make_environment
+say "ready"
