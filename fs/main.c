@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zrecordfs: a store as a folder of .npy files.  This file is the life of a
+ * mount: open, mount, go to the background, serve, end.
+ *
+ * The order matters.  Paths are resolved and the store is opened by the command
+ * that the user sees, so errors are its errors; threads start only after going
+ * to the background, since they do not survive a fork; and the command returns
+ * when the mount answers, not before.
+ */
+#include "loop.h"
+#include "mountpoint.h"
+#include "ops.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <syslog.h>
+#include <unistd.h>
+
+enum {
+    ANSWER_TIMEOUT_MSEC = 30000,
+    CONTROL_MAX_TEXTS = 4096,
+    CONTROL_MAX_NBYTES = 16 << 20,
+    IDLE_BUFFER_NBYTES = 8 << 20,
+    SIZE_SAMPLES = 64,
+    WHY_NBYTES = 2 * PATH_MAX + 512
+};
+
+struct mount {
+    struct options options;
+    struct fs fs;
+    char *source;     /* absolute */
+    char *mountpoint; /* absolute */
+    struct fuse_session *session;
+    struct loop *loop;
+    int answer_fd;    /* to the waiting command; -1 in the foreground */
+};
+
+/* ---------------------------------------------------------------- libfuse's log */
+
+static char last_fuse_message[512];
+
+/* Before the mount stands, libfuse says why it failed through its log. */
+static void keep_fuse_log(enum fuse_log_level level, const char *format, va_list args)
+{
+    (void)level;
+    vsnprintf(last_fuse_message, sizeof last_fuse_message, format, args);
+    last_fuse_message[strcspn(last_fuse_message, "\n")] = '\0';
+}
+
+static void pass_fuse_log(enum fuse_log_level level, const char *format, va_list args)
+{
+    char line[1024];
+    vsnprintf(line, sizeof line, format, args);
+    line[strcspn(line, "\n")] = '\0';
+    report((int)level, "%s", line); /* the levels are those of syslog */
+}
+
+/* ---------------------------------------------------------------- open */
+
+static int open_store(struct mount *m)
+{
+    struct zr_error err;
+    const struct zr_reader_options options = { .access = ZR_ACCESS_READ };
+    m->source = realpath(m->options.source, NULL);
+    const char *path = m->source ? m->source : m->options.source;
+    if (zr_reader_open(&m->fs.reader, path, &options, &err) != ZR_OK) {
+        report(LOG_ERR, "%s", err.message);
+        return -1;
+    }
+    zr_reader_info(m->fs.reader, &m->fs.info);
+    const char *warning = zr_reader_warning(m->fs.reader);
+    if (warning)
+        report(LOG_WARNING, "%s", warning);
+    return 0;
+}
+
+static void fill_owner(struct mount *m)
+{
+    struct stat st = { .st_uid = geteuid(), .st_gid = getegid() };
+    (void)stat(m->source ? m->source : m->options.source, &st);
+    m->fs.uid = m->options.has_uid ? m->options.uid : st.st_uid;
+    m->fs.gid = m->options.has_gid ? m->options.gid : st.st_gid;
+}
+
+static void fill_fs(struct mount *m)
+{
+    struct fs *fs = &m->fs;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    fs->options = &m->options;
+    fs->mountpoint = m->mountpoint;
+    fs->start_nsec = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    fs->mtime = (struct timespec){ .tv_sec = fs->info.mtime_sec, .tv_nsec = fs->info.mtime_nsec };
+    fs->thread_count = m->options.threads ? m->options.threads : loop_default_threads();
+    fs->spin_nsec = m->options.spin_usec < 0 ? loop_default_spin_nsec()
+                                             : m->options.spin_usec * INT64_C(1000);
+    fill_owner(m);
+    tree_init(&fs->tree, fs->info.length, m->options.show_control);
+    zr_buffer_set_limit(IDLE_BUFFER_NBYTES);
+}
+
+static int make_parts(struct fs *fs)
+{
+    fs->cache = cache_new(fs->options->cache_nbytes, ops_decode, fs);
+    fs->control = control_new(CONTROL_MAX_TEXTS, CONTROL_MAX_NBYTES);
+    fs->counters = counters_new();
+    fs->damage = report_damage_new();
+    if (fs->cache && fs->control && fs->counters && fs->damage)
+        return 0;
+    report(LOG_ERR, "out of memory");
+    return -1;
+}
+
+/* ---------------------------------------------------------------- mount */
+
+/* Commas and backslashes separate and escape in option lists. */
+static void escape(const char *text, char *to, size_t capacity)
+{
+    size_t used = 0;
+    for (; *text && used + 2 < capacity; text++) {
+        if (*text == ',' || *text == '\\')
+            to[used++] = '\\';
+        to[used++] = *text;
+    }
+    to[used] = '\0';
+}
+
+static struct fuse_session *new_session(struct mount *m)
+{
+    char source[PATH_MAX * 2 + 1];
+    char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
+    escape(m->fs.info.path, source, sizeof source);
+    snprintf(list, sizeof list, "ro,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s", source,
+             m->options.allow_other ? ",allow_other" : "",
+             m->options.kernel[0] ? "," : "", m->options.kernel);
+    char *argv[] = { "zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL };
+    struct fuse_args args = FUSE_ARGS_INIT(m->options.debug ? 4 : 3, argv);
+    struct fuse_session *session = fuse_session_new(&args, &ops_handlers, sizeof ops_handlers, &m->fs);
+    fuse_opt_free_args(&args);
+    return session;
+}
+
+static int mount_session(struct mount *m)
+{
+    fuse_set_log_func(keep_fuse_log);
+    m->session = new_session(m);
+    if (!m->session) {
+        report(LOG_ERR, "cannot start FUSE: %s", last_fuse_message);
+        return -1;
+    }
+    if (fuse_session_mount(m->session, m->mountpoint) != 0) {
+        report(LOG_ERR, "cannot mount on %s: %s; " MOUNTPOINT_EXPORT_HINT, m->mountpoint,
+               last_fuse_message[0] ? last_fuse_message : "fusermount3 failed");
+        fuse_session_destroy(m->session);
+        m->session = NULL;
+        return -1;
+    }
+    fuse_set_log_func(m->options.debug ? NULL : pass_fuse_log);
+    return 0;
+}
+
+static int prepare_mountpoint(struct mount *m)
+{
+    char why[WHY_NBYTES];
+    if (mountpoint_prepare(m->options.mountpoint, m->options.allow_other, &m->mountpoint, why, sizeof why) == 0)
+        return 0;
+    report(LOG_ERR, "%s", why);
+    return -1;
+}
+
+/* ---------------------------------------------------------------- background */
+
+/* The command: waits for the daemon's word.  Returns the exit code. */
+static int await_daemon(struct mount *m, int fd)
+{
+    char ok = 0;
+    struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+    int ready;
+    do
+        ready = poll(&poll_fd, 1, ANSWER_TIMEOUT_MSEC);
+    while (ready < 0 && errno == EINTR);
+    if (ready > 0 && read(fd, &ok, 1) == 1)
+        return ok == 'y' ? 0 : 1; /* the daemon has said why not */
+    report(LOG_ERR, ready == 0 ? "the mount on %s does not answer" : "the daemon for %s ended early",
+           m->mountpoint);
+    fuse_session_unmount(m->session);
+    return 1;
+}
+
+/* Forks; the command never returns from here, the daemon does. */
+static int go_background(struct mount *m)
+{
+    int pipe_fds[2];
+    if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
+        report(LOG_ERR, "pipe: %s", strerror(errno));
+        return -1;
+    }
+    pid_t pid = fork();
+    if (pid < 0) {
+        report(LOG_ERR, "fork: %s", strerror(errno));
+        return -1;
+    }
+    if (pid > 0) {
+        close(pipe_fds[1]);
+        _exit(await_daemon(m, pipe_fds[0])); /* the daemon's locks and mount stay */
+    }
+    close(pipe_fds[0]);
+    m->answer_fd = pipe_fds[1];
+    (void)setsid();
+    return chdir("/");
+}
+
+/* Lets go of the caller's terminal and pipes. */
+static void drop_output(void)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0)
+        return;
+    for (int fd = 0; fd <= 2; fd++)
+        dup2(null, fd);
+    close(null);
+}
+
+/* A lock or pipe that the caller's shell holds on some descriptor must not live
+ * as long as the mount does. */
+static void drop_inherited(void)
+{
+    (void)close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+}
+
+static void answer(struct mount *m, bool ok)
+{
+    if (m->answer_fd < 0)
+        return;
+    if (ok) {
+        drop_output();
+        report_to_syslog();
+    }
+    (void)!write(m->answer_fd, ok ? "y" : "n", 1);
+    close(m->answer_fd);
+    m->answer_fd = -1;
+}
+
+/* ---------------------------------------------------------------- serve */
+
+static void end_main(void *ctx)
+{
+    (void)ctx;
+    kill(getpid(), SIGTERM); /* main waits for it */
+}
+
+static void end_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+}
+
+/* The largest file, as far as a few records tell. */
+static uint64_t sampled_file_nbytes(const struct fs *fs)
+{
+    uint64_t largest = 0, nbytes;
+    uint64_t count = fs->info.geometry == ZR_DENSE ? 1 : SIZE_SAMPLES;
+    uint64_t stride = fs->info.length / count + 1;
+    for (uint64_t id = 0; id < fs->info.length; id += stride)
+        if (zr_record_npy_nbytes(fs->reader, id, &nbytes, NULL) == ZR_OK && nbytes > largest)
+            largest = nbytes;
+    return largest;
+}
+
+static int start_serving(struct mount *m)
+{
+    const struct loop_options options = {
+        .thread_count = m->fs.thread_count,
+        .spin_nsec = m->fs.spin_nsec,
+        .counters = m->fs.counters,
+        .ended = end_main,
+    };
+    int failure = loop_start(&m->loop, m->session, &options);
+    if (failure) {
+        report(LOG_ERR, "cannot start threads: %s", strerror(failure));
+        return -1;
+    }
+    failure = mountpoint_await(m->mountpoint);
+    if (failure) {
+        report(LOG_ERR, "the mount on %s does not answer: %s", m->mountpoint, strerror(failure));
+        return -1;
+    }
+    mountpoint_set_read_ahead(m->mountpoint, sampled_file_nbytes(&m->fs));
+    return 0;
+}
+
+/* From mounted to unmounted; returns the exit code. */
+static int serve(struct mount *m)
+{
+    if (start_serving(m) != 0) {
+        answer(m, false);
+        return 1;
+    }
+    answer(m, true);
+    report(LOG_INFO, "%s is mounted on %s", m->fs.info.path, m->mountpoint);
+    sigset_t set;
+    int signal_number;
+    end_signals(&set);
+    while (sigwait(&set, &signal_number) != 0)
+        ;
+    return 0;
+}
+
+static void close_all(struct mount *m)
+{
+    loop_stop(m->loop);
+    if (m->session) {
+        fuse_session_unmount(m->session);
+        fuse_session_destroy(m->session);
+    }
+    cache_free(m->fs.cache);
+    control_free(m->fs.control);
+    counters_free(m->fs.counters);
+    report_damage_free(m->fs.damage);
+    zr_reader_close(m->fs.reader);
+    zr_buffer_trim(0);
+    free(m->source);
+    free(m->mountpoint);
+}
+
+/* Everything the user should hear of before the command returns. */
+static int set_up(struct mount *m)
+{
+    if (open_store(m) != 0 || prepare_mountpoint(m) != 0)
+        return -1;
+    fill_fs(m);
+    if (make_parts(&m->fs) != 0 || mount_session(m) != 0)
+        return -1;
+    return m->options.foreground ? 0 : go_background(m);
+}
+
+static void set_signals(void)
+{
+    sigset_t set;
+    end_signals(&set);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* serve() waits for them */
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int main(int argc, char **argv)
+{
+    struct mount m = { .answer_fd = -1 };
+    switch (options_parse(&m.options, argc, argv)) {
+    case OPTIONS_DONE: return 0;
+    case OPTIONS_USAGE: return 2;
+    case OPTIONS_RUN: break;
+    }
+    set_signals();
+    if (!m.options.foreground)
+        drop_inherited();
+    int code = set_up(&m) == 0 ? serve(&m) : 1;
+    close_all(&m);
+    return code;
+}
