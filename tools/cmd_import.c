@@ -5,7 +5,6 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "source.h"
@@ -102,23 +101,26 @@ static int check_request(const struct request *q)
 
 /* ---------------------------------------------------------------- work */
 
-/* A dictionary from the file or from the source; *dict from zr_buffer_alloc. */
+/* zstd would take any bytes as a dictionary; a wrong file is far more likely. */
+static int read_dict(const char *path, void **dict, size_t *dict_nbytes)
+{
+    static const unsigned char magic[4] = {0x37, 0xA4, 0x30, 0xEC}; /* RFC 8878 */
+    int status = read_file(path, DICT_FILE_MAX_NBYTES, dict, dict_nbytes);
+
+    if (!status && (*dict_nbytes < sizeof magic || memcmp(*dict, magic, sizeof magic) != 0)) {
+        diag("%s: not a zstd dictionary (zrecord train-dict makes one)", path);
+        status = EXIT_FAILED;
+    }
+    return status;
+}
+
+/* A dictionary from the file or from the source; none for the other codecs. */
 static int get_dict(const struct request *q, struct source *s, void **dict, size_t *dict_nbytes)
 {
-    void *data;
-
     if (q->codec != ZR_ZSTD_DICT)
         return 0;
-    if (!q->dict_file)
-        return source_train(s, q->tier, dict, dict_nbytes);
-    int status = read_file(q->dict_file, DICT_FILE_MAX_NBYTES, &data, dict_nbytes);
-    if (status)
-        return status;
-    *dict = zr_buffer_alloc(*dict_nbytes);
-    if (*dict)
-        memcpy(*dict, data, *dict_nbytes);
-    free(data);
-    return *dict ? 0 : fail_nomem();
+    return q->dict_file ? read_dict(q->dict_file, dict, dict_nbytes)
+                        : source_train(s, q->tier, dict, dict_nbytes);
 }
 
 static int create_writer(const struct request *q, const struct source *s, const void *dict,
@@ -216,9 +218,9 @@ static int write_store(const struct request *q, struct source *s, const void *di
     return status;
 }
 
-static int print_result(const struct request *q)
+static int print_result(const struct request *q, uint64_t payload_nbytes)
 {
-    char logical[SIZE_TEXT_MAX], stored[SIZE_TEXT_MAX], shape[SHAPE_TEXT_MAX];
+    char payload[SIZE_TEXT_MAX], stored[SIZE_TEXT_MAX], shape[SHAPE_TEXT_MAX];
     struct zr_reader *r;
     struct zr_info info;
     int status = open_store(&r, q->store);
@@ -226,13 +228,11 @@ static int print_result(const struct request *q)
     if (status)
         return status;
     zr_reader_info(r, &info);
-    printf("%s: %" PRIu64 " %s records of %s%s%s, %s, %s", q->store, info.length,
+    printf("%s: %" PRIu64 " %s records of %s%s%s, %s, %s stored in %s\n", q->store, info.length,
            zr_geometry_name(info.geometry), info.dtype, info.geometry == ZR_DENSE ? " " : "",
            info.geometry == ZR_DENSE ? shape_text(info.ndim, info.item_shape, shape) : "",
-           zr_codec_name(info.codec), size_text(info.data_nbytes, stored));
-    if (info.geometry == ZR_DENSE && info.codec != ZR_RAW)
-        printf(" (was %s)", size_text(info.length * info.row_nbytes, logical));
-    putchar('\n');
+           zr_codec_name(info.codec), size_text(payload_nbytes, payload),
+           size_text(info.data_nbytes, stored));
     zr_reader_close(r);
     return 0;
 }
@@ -251,9 +251,10 @@ static int import(const struct request *q)
     status = get_dict(q, &s, &dict, &dict_nbytes);
     if (!status)
         status = write_store(q, &s, dict, dict_nbytes);
+    uint64_t payload_nbytes = s.data_nbytes;
     zr_buffer_free(dict);
     source_close(&s);
-    return status || q->quiet ? status : print_result(q);
+    return status || q->quiet ? status : print_result(q, payload_nbytes);
 }
 
 static int run(int argc, char **argv)

@@ -232,21 +232,17 @@ static int read_open_file(int fd, const char *path, size_t max_nbytes, void **da
         diag("%s: not a file of 1 to %zu bytes", path, max_nbytes);
         return EXIT_FAILED;
     }
-    void *buf = malloc((size_t)st.st_size);
-    if (!buf)
+    *data = zr_buffer_alloc((size_t)st.st_size);
+    if (!*data)
         return fail_nomem();
-    int64_t n = read_at(fd, buf, (size_t)st.st_size, 0);
-    if (n < 0) {
-        free(buf);
-        return fail_errno(path);
-    }
-    *data = buf;
-    *nbytes = (size_t)n;
-    return 0;
+    int64_t n = read_at(fd, *data, (size_t)st.st_size, 0);
+    *nbytes = n < 0 ? 0 : (size_t)n;
+    return n < 0 ? fail_errno(path) : 0;
 }
 
 int read_file(const char *path, size_t max_nbytes, void **data, size_t *nbytes)
 {
+    *data = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0)

@@ -103,7 +103,7 @@ int selection_resolve(struct selection *s, const char *store, uint64_t length)
         if (span->stop == OPEN_END)
             span->stop = span->first < length ? length : span->first;
         if (span->stop > length || span->first > length) {
-            diag("%s: record %" PRIu64 ": outside the %" PRIu64 " records of the store", store,
+            diag("%s: record %" PRIu64 " is out of range: the store has %" PRIu64, store,
                  span->first >= length ? span->first : span->stop - 1, length);
             return EXIT_FAILED;
         }

@@ -73,7 +73,8 @@ const char *record_name(uint64_t id, uint64_t length, char *buf);
 
 /* Complains when there is something at `path`. */
 int refuse_existing(const char *path);
-/* The whole of a file of at most max_nbytes; *data is released with free. */
+/* The whole of a file of at most max_nbytes; *data is released with
+ * zr_buffer_free, also after a failure. */
 int read_file(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* All of it or errno. */
 bool write_all(int fd, const void *data, size_t nbytes);
