@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From what stands between the brackets to record ids.  A store is a collection
+ * of records, not an array: a scalar is one record, everything else is a list of
+ * ids (tuples, nested lists and arrays are flattened), a bool array is a mask
+ * over the whole store.  Ids are never negative.
+ *
+ * The common forms (int, list or tuple of ints, 64-bit arrays, slices) are read
+ * directly; anything else goes through numpy.asarray and is judged by its dtype.
+ * Ids are always copied: the caller may change its array while the GIL is away.
+ */
+#include "core.h"
+
+static int refuse_type(PyObject *key)
+{
+    PyErr_Format(PyExc_TypeError, "record indices must be integers or a bool mask, not %.100s",
+                 Py_TYPE(key)->tp_name);
+    return -1;
+}
+
+static int refuse_id(uint64_t id, bool is_signed, uint64_t length)
+{
+    if (is_signed && id > INT64_MAX)
+        PyErr_Format(PyExc_IndexError, "negative record index %lld is not supported",
+                     (long long)(int64_t)id);
+    else if (!length)
+        PyErr_Format(PyExc_IndexError, "record index %llu is out of range: the store is empty",
+                     (unsigned long long)id);
+    else
+        PyErr_Format(PyExc_IndexError, "record index %llu is outside 0..%llu",
+                     (unsigned long long)id, (unsigned long long)(length - 1));
+    return -1;
+}
+
+/* ---------------------------------------------------------------- scalars */
+
+bool zpy_is_scalar(PyObject *key)
+{
+    return PyLong_CheckExact(key) || (PyLong_Check(key) && !PyBool_Check(key)) ||
+           PyArray_IsScalar(key, Integer);
+}
+
+/* A Python int that does not fit int64: uint64 is out of range, beyond is no index at all. */
+static int refuse_huge(PyObject *number)
+{
+    unsigned long long value = PyLong_AsUnsignedLongLong(number);
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_IndexError, "record index %llu is out of range", value);
+        return -1;
+    }
+    PyErr_Clear();
+    PyErr_SetString(PyExc_TypeError, "record indices must fit 64 bits");
+    return -1;
+}
+
+static int id_from_long(PyObject *number, uint64_t length, uint64_t *id)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (overflow)
+        return refuse_huge(number);
+    if (value == -1 && PyErr_Occurred())
+        return -1;
+    if ((uint64_t)value >= length)
+        return refuse_id((uint64_t)value, true, length);
+    *id = (uint64_t)value;
+    return 0;
+}
+
+int zpy_id_from_scalar(PyObject *key, uint64_t length, uint64_t *id)
+{
+    if (PyLong_CheckExact(key))
+        return id_from_long(key, length, id);
+    PyObject *number = PyNumber_Index(key);
+    if (!number)
+        return -1;
+    int rc = id_from_long(number, length, id);
+    Py_DECREF(number);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- lists of ids */
+
+static int reserve(struct ids *ids, size_t count)
+{
+    ids->at = ids->few;
+    if (count > FEW_IDS)
+        ids->at = count > PY_SSIZE_T_MAX / sizeof *ids->at
+                      ? NULL
+                      : PyMem_RawMalloc(count * sizeof *ids->at);
+    if (!ids->at) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    ids->count = count;
+    return 0;
+}
+
+void zpy_ids_release(struct ids *ids)
+{
+    if (ids->at != ids->few)
+        PyMem_RawFree(ids->at);
+    ids->at = NULL;
+}
+
+static int check_range(const struct ids *ids, bool is_signed, uint64_t length)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < ids->count; i++)
+        largest = ids->at[i] > largest ? ids->at[i] : largest;
+    if (!ids->count || largest < length)
+        return 0;
+    for (size_t i = 0; i < ids->count; i++)
+        if (ids->at[i] >= length)
+            return refuse_id(ids->at[i], is_signed, length);
+    return 0;
+}
+
+/* 1: taken; 0: not only exact ints that fit, let NumPy decide; -1: error. */
+static int ids_from_sequence(struct ids *ids, PyObject *key, uint64_t length)
+{
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(key);
+    if (reserve(ids, (size_t)count) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(key); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(key, i);
+        int overflow = 1;
+        long long value = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
+        if (overflow || (uint64_t)value >= length) {
+            zpy_ids_release(ids);
+            return 0;
+        }
+        ids->at[i] = (uint64_t)value;
+    }
+    return 1;
+}
+
+static int negative_bound(PyObject *bound)
+{
+    if (bound == Py_None)
+        return 0;
+    PyObject *zero = PyLong_FromLong(0);
+    int negative = zero ? PyObject_RichCompareBool(bound, zero, Py_LT) : -1;
+    Py_XDECREF(zero);
+    if (negative > 0)
+        PyErr_SetString(PyExc_IndexError, "negative slice bounds are not supported");
+    return negative ? -1 : 0;
+}
+
+static int ids_from_slice(struct ids *ids, PyObject *key, uint64_t length)
+{
+    PySliceObject *slice = (PySliceObject *)key;
+    Py_ssize_t start, stop, step;
+    if (negative_bound(slice->start) < 0 || negative_bound(slice->stop) < 0 ||
+        PySlice_Unpack(key, &start, &stop, &step) < 0)
+        return -1;
+    Py_ssize_t limit = length > PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : (Py_ssize_t)length;
+    Py_ssize_t count = PySlice_AdjustIndices(limit, &start, &stop, step);
+    if (reserve(ids, (size_t)count) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        ids->at[i] = (uint64_t)start + (uint64_t)i * (uint64_t)step;
+    return 0;
+}
+
+static int ids_from_mask(struct ids *ids, PyArrayObject *mask, uint64_t length)
+{
+    if (PyArray_NDIM(mask) != 1 || (uint64_t)PyArray_DIM(mask, 0) != length) {
+        PyErr_Format(PyExc_IndexError, "a bool mask must be one-dimensional with length %llu",
+                     (unsigned long long)length);
+        return -1;
+    }
+    npy_intp stride = PyArray_STRIDE(mask, 0);
+    const char *bytes = PyArray_BYTES(mask);
+    size_t count = 0;
+    for (uint64_t i = 0; i < length; i++)
+        count += bytes[(npy_intp)i * stride] != 0;
+    if (reserve(ids, count) < 0)
+        return -1;
+    size_t n = 0;
+    for (uint64_t i = 0; i < length && n < count; i++)
+        if (bytes[(npy_intp)i * stride])
+            ids->at[n++] = i;
+    return 0;
+}
+
+/* Whether the elements are native 64-bit integers laid end to end. */
+static bool is_plain_64(PyArrayObject *array)
+{
+    return PyArray_ISINTEGER(array) && PyArray_ITEMSIZE(array) == 8 && PyArray_ISCARRAY_RO(array);
+}
+
+static int ids_from_integers(struct ids *ids, PyArrayObject *array, uint64_t length)
+{
+    bool is_signed = PyArray_ISSIGNED(array);
+    PyArrayObject *plain = array;
+    if (is_plain_64(array)) {
+        Py_INCREF(array);
+    } else {
+        plain = (PyArrayObject *)PyArray_FROM_OTF((PyObject *)array, NPY_UINT64,
+                                                  NPY_ARRAY_CARRAY_RO | NPY_ARRAY_FORCECAST);
+        if (!plain)
+            return -1;
+    }
+    int rc = reserve(ids, (size_t)PyArray_SIZE(plain));
+    if (!rc && ids->count)
+        memcpy(ids->at, PyArray_DATA(plain), ids->count * sizeof *ids->at);
+    Py_DECREF(plain);
+    if (!rc && check_range(ids, is_signed, length) < 0) {
+        zpy_ids_release(ids);
+        rc = -1;
+    }
+    return rc;
+}
+
+static int ids_from_array(struct ids *ids, PyArrayObject *array, PyObject *key, uint64_t length)
+{
+    if (PyArray_ISBOOL(array))
+        return ids_from_mask(ids, array, length);
+    if (PyArray_SIZE(array) == 0)
+        return reserve(ids, 0);
+    if (PyArray_ISINTEGER(array))
+        return ids_from_integers(ids, array, length);
+    if (PyArray_Check(key)) {
+        PyErr_Format(PyExc_TypeError, "record indices must be integers or a bool mask, not %S",
+                     (PyObject *)PyArray_DESCR(array));
+        return -1;
+    }
+    return refuse_type(key);
+}
+
+/* A scalar is the list of itself, so that gather(3) is a batch of one. */
+static int ids_from_one(struct ids *ids, PyObject *key, uint64_t length)
+{
+    return reserve(ids, 1) < 0 ? -1 : zpy_id_from_scalar(key, length, ids->at);
+}
+
+int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length)
+{
+    ids->at = ids->few;
+    ids->count = 0;
+    if (PyArray_CheckExact(key))
+        return ids_from_array(ids, (PyArrayObject *)key, key, length);
+    if (PySlice_Check(key))
+        return ids_from_slice(ids, key, length);
+    if (zpy_is_scalar(key))
+        return ids_from_one(ids, key, length);
+    if (PyBool_Check(key) || PyArray_IsScalar(key, Bool)) {
+        PyErr_SetString(PyExc_TypeError, "a single bool is neither a record index nor a mask");
+        return -1;
+    }
+    if (PyTuple_CheckExact(key) || PyList_CheckExact(key)) {
+        int taken;
+        Py_BEGIN_CRITICAL_SECTION(key);
+        taken = ids_from_sequence(ids, key, length);
+        Py_END_CRITICAL_SECTION();
+        if (taken)
+            return taken < 0 ? -1 : 0;
+    }
+    PyObject *array = PyArray_FROM_O(key);
+    if (!array)
+        return -1;
+    int rc = ids_from_array(ids, (PyArrayObject *)array, key, length);
+    Py_DECREF(array);
+    return rc;
+}

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Ragged: each record has its own shape.  A gather decodes all records of a batch
+ * into one block as they are stored, and the arrays of the list are views of it.
+ * An append collects items that point into the caller's arrays.
+ */
+#include "core.h"
+
+/* An append is handed to the engine in chunks of at most this much. */
+#define CHUNK_NBYTES ((uint64_t)64 << 20)
+#define CHUNK_COUNT ((size_t)1 << 17)
+
+/* ---------------------------------------------------------------- reading */
+
+/* The records of one gather, as stored, in one block. */
+struct batch {
+    size_t count;
+    uint64_t *offsets; /* count + 1 */
+    char *data;
+    PyObject *block;
+    uint64_t few[FEW_IDS + 1];
+};
+
+static void batch_release(struct batch *b)
+{
+    if (b->offsets != b->few)
+        PyMem_RawFree(b->offsets);
+    Py_XDECREF(b->block);
+}
+
+static int plan(struct store *s, struct zr_reader *reader, const uint64_t *ids, struct batch *b)
+{
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_gather_ragged_plan(reader, ids, b->count, b->offsets, &err);
+    Py_END_ALLOW_THREADS
+    if (code < 0)
+        zpy_raise(s->state, code, &err, s->path);
+    return code < 0 ? -1 : 0;
+}
+
+static int decode(struct store *s, struct zr_reader *reader, const uint64_t *ids, struct batch *b)
+{
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_gather_ragged(reader, ids, b->count, b->data, b->offsets, &err);
+    Py_END_ALLOW_THREADS
+    if (code < 0)
+        zpy_raise(s->state, code, &err, s->path);
+    return code < 0 ? -1 : 0;
+}
+
+/* Gathers; release in both cases. */
+static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader, const uint64_t *ids,
+                      size_t count)
+{
+    b->count = count;
+    b->block = NULL;
+    b->data = NULL;
+    b->offsets = count <= FEW_IDS ? b->few : PyMem_RawMalloc((count + 1) * sizeof *b->offsets);
+    if (!b->offsets) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (!count) {
+        b->offsets[0] = 0;
+        return 0;
+    }
+    if (plan(s, reader, ids, b) < 0)
+        return -1;
+    if (b->offsets[count] > PY_SSIZE_T_MAX) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    void *data;
+    b->block = zpy_block_new(s->state, (size_t)b->offsets[count], &data);
+    if (!b->block)
+        return -1;
+    b->data = data;
+    return decode(s, reader, ids, b);
+}
+
+/* Offsets are rounded up, so the size of a payload comes from its shape. */
+static void record_at(const struct batch *b, size_t i, size_t itemsize, struct zr_record_view *view)
+{
+    zr_record_split(b->data + b->offsets[i], b->offsets[i + 1] - b->offsets[i], view);
+    view->data_nbytes = itemsize;
+    for (uint32_t d = 0; d < view->ndim; d++)
+        view->data_nbytes *= view->shape[d];
+}
+
+static PyObject *record_array(struct store *s, const struct batch *b, size_t i)
+{
+    struct zr_record_view view;
+    zr_record_split(b->data + b->offsets[i], b->offsets[i + 1] - b->offsets[i], &view);
+    PyObject *array = zpy_array_view(b->block, s->dtype, (int)view.ndim,
+                                     (const npy_intp *)view.shape, (void *)view.data);
+    if (array && PyDataType_ALIGNMENT(s->dtype) > 8) /* payloads start on 8 bytes only */
+        PyArray_UpdateFlags((PyArrayObject *)array, NPY_ARRAY_ALIGNED);
+    return array;
+}
+
+static PyObject *gather_list(struct store *s, struct zr_reader *reader, const uint64_t *ids, size_t count)
+{
+    struct batch b;
+    PyObject *list = NULL;
+    if (batch_init(&b, s, reader, ids, count) == 0)
+        list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *array = record_array(s, &b, i);
+        if (array)
+            PyList_SET_ITEM(list, (Py_ssize_t)i, array);
+        else
+            Py_CLEAR(list);
+    }
+    batch_release(&b);
+    return list;
+}
+
+static PyObject *gather_one(struct store *s, struct zr_reader *reader, uint64_t id)
+{
+    struct batch b;
+    PyObject *array = NULL;
+    if (batch_init(&b, s, reader, &id, 1) == 0)
+        array = record_array(s, &b, 0);
+    batch_release(&b);
+    return array;
+}
+
+static PyObject *gather_key(struct store *s, PyObject *key)
+{
+    struct zr_reader *reader = zpy_reader_enter(s);
+    if (!reader)
+        return NULL;
+    struct ids ids;
+    PyObject *list = NULL;
+    if (zpy_ids_init(&ids, key, s->length) == 0)
+        list = gather_list(s, reader, ids.at, ids.count);
+    zpy_ids_release(&ids);
+    zpy_reader_leave(s);
+    return list;
+}
+
+static PyObject *ragged_subscript(PyObject *op, PyObject *key)
+{
+    struct store *s = (struct store *)op;
+    if (!zpy_is_scalar(key))
+        return gather_key(s, key);
+    struct zr_reader *reader = zpy_reader_enter(s);
+    if (!reader)
+        return NULL;
+    uint64_t id;
+    PyObject *record = NULL;
+    if (zpy_id_from_scalar(key, s->length, &id) == 0)
+        record = gather_one(s, reader, id);
+    zpy_reader_leave(s);
+    return record;
+}
+
+static PyObject *ragged_item(PyObject *op, Py_ssize_t i)
+{
+    struct store *s = (struct store *)op;
+    struct zr_reader *reader = zpy_reader_enter(s);
+    if (!reader)
+        return NULL;
+    PyObject *record = NULL;
+    if (i < 0 || (uint64_t)i >= s->length)
+        PyErr_SetString(PyExc_IndexError, "record index out of range");
+    else
+        record = gather_one(s, reader, (uint64_t)i);
+    zpy_reader_leave(s);
+    return record;
+}
+
+PyDoc_STRVAR(getitems_doc,
+"__getitems__($self, indices, /)\n--\n\n"
+"The records at indices as a list of arrays; a scalar is a list of one.");
+
+static PyObject *ragged_getitems(PyObject *op, PyObject *key)
+{
+    return gather_key((struct store *)op, key);
+}
+
+PyDoc_STRVAR(gather_doc,
+"gather($self, indices, out=None)\n--\n\n"
+"The records at indices, in that order, repeats allowed.\n\n"
+"Parameters\n----------\n"
+"indices : int, slice, bool mask, or integers in any nesting\n"
+"    Ids in 0..len-1.  Nested forms are flattened.\n"
+"out : None\n"
+"    Only Dense batches have a size that is known before.\n\n"
+"Returns\n-------\n"
+"list of numpy.ndarray\n"
+"    One array a record with its own shape, writable.  All share one allocation, which\n"
+"    lives until the last of them is dropped.\n\n"
+"Raises\n------\n"
+"IndexError\n    An id is negative or not below len; nothing was read.\n"
+"TypeError\n    The indices are not integers.\n"
+"ZrecordError\n    A record is damaged.");
+
+static PyObject *ragged_gather(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"indices", "out", NULL};
+    PyObject *key, *out = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:gather", names, &key, &out))
+        return NULL;
+    if (out != Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a Ragged gather takes no out");
+        return NULL;
+    }
+    return gather_key((struct store *)op, key);
+}
+
+/* ---------------------------------------------------------------- packed */
+
+static size_t max_ndim(const struct batch *b)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        struct zr_record_view view;
+        record_at(b, i, 1, &view);
+        most = view.ndim > most ? view.ndim : most;
+    }
+    return most;
+}
+
+/* Moves the payloads together at the front of the block, filling shapes (count x ndim,
+ * -1 behind the dims of a record) and starts (count + 1, in elements).  A payload only
+ * ever moves down, to where records already taken stood. */
+static void pack(struct batch *b, size_t itemsize, size_t ndim, int64_t *shapes, int64_t *starts)
+{
+    size_t end = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        struct zr_record_view view;
+        record_at(b, i, itemsize, &view);
+        for (size_t d = 0; d < ndim; d++)
+            shapes[i * ndim + d] = d < view.ndim ? (int64_t)view.shape[d] : -1;
+        starts[i] = (int64_t)(end / itemsize);
+        memmove(b->data + end, view.data, view.data_nbytes);
+        end += view.data_nbytes;
+    }
+    starts[b->count] = (int64_t)(end / itemsize);
+}
+
+static PyObject *int64_array(int ndim, npy_intp first, npy_intp second)
+{
+    npy_intp dims[2] = {first, second};
+    return PyArray_SimpleNew(ndim, dims, NPY_INT64);
+}
+
+static PyObject *packed_values(struct store *s, const struct batch *b, npy_intp count)
+{
+    if (b->block)
+        return zpy_array_view(b->block, s->dtype, 1, &count, b->data);
+    return zpy_array_new(s->state, s->dtype, 1, &count, 0);
+}
+
+static PyObject *packed_tuple(struct store *s, struct batch *b)
+{
+    size_t ndim = max_ndim(b);
+    PyObject *shapes = int64_array(2, (npy_intp)b->count, (npy_intp)ndim);
+    PyObject *starts = int64_array(1, (npy_intp)b->count + 1, 0);
+    PyObject *values = NULL, *tuple = NULL;
+    if (shapes && starts) {
+        int64_t *at = PyArray_DATA((PyArrayObject *)starts);
+        int64_t *dims = PyArray_DATA((PyArrayObject *)shapes);
+        Py_BEGIN_ALLOW_THREADS
+        pack(b, (size_t)PyDataType_ELSIZE(s->dtype), ndim, dims, at);
+        Py_END_ALLOW_THREADS
+        values = packed_values(s, b, (npy_intp)at[b->count]);
+    }
+    if (values)
+        tuple = PyTuple_Pack(3, values, starts, shapes);
+    Py_XDECREF(values);
+    Py_XDECREF(starts);
+    Py_XDECREF(shapes);
+    return tuple;
+}
+
+PyDoc_STRVAR(packed_doc,
+"packed($self, indices, /)\n--\n\n"
+"The records at indices without a Python object for each.\n\n"
+"Returns\n-------\n"
+"values : numpy.ndarray, (total,)\n    The elements of all records, one record after the other.\n"
+"offsets : numpy.ndarray of int64, (n + 1,)\n"
+"    Record i is values[offsets[i]:offsets[i + 1]], to be reshaped.\n"
+"shapes : numpy.ndarray of int64, (n, rank)\n"
+"    The shape of record i, where rank is the highest of the batch; a record of lower\n"
+"    rank has -1 behind its dimensions.\n\n"
+"Raises as gather() does.");
+
+static PyObject *ragged_packed(PyObject *op, PyObject *key)
+{
+    struct store *s = (struct store *)op;
+    struct zr_reader *reader = zpy_reader_enter(s);
+    if (!reader)
+        return NULL;
+    struct ids ids;
+    struct batch b = {.offsets = b.few};
+    PyObject *tuple = NULL;
+    if (zpy_ids_init(&ids, key, s->length) == 0 &&
+        batch_init(&b, s, reader, ids.at, ids.count) == 0)
+        tuple = packed_tuple(s, &b);
+    batch_release(&b);
+    zpy_ids_release(&ids);
+    zpy_reader_leave(s);
+    return tuple;
+}
+
+/* ---------------------------------------------------------------- appending */
+
+/* Items collected for the engine; grows by doubling. */
+struct chunk {
+    struct zr_item *items;
+    PyObject **owners; /* owned: the arrays that items point into */
+    size_t count;
+    size_t capacity;
+    uint64_t *dims; /* shapes one after the other; items get their pointers when sent */
+    size_t dim_count;
+    size_t dim_capacity;
+    uint64_t nbytes;
+};
+
+static void chunk_clear(struct chunk *c)
+{
+    for (size_t i = 0; i < c->count; i++)
+        Py_DECREF(c->owners[i]);
+    c->count = c->dim_count = 0;
+    c->nbytes = 0;
+}
+
+static void chunk_release(struct chunk *c)
+{
+    chunk_clear(c);
+    PyMem_RawFree(c->items);
+    PyMem_RawFree(c->owners);
+    PyMem_RawFree(c->dims);
+}
+
+static void *grown(void *array, size_t capacity, size_t size)
+{
+    void *moved = PyMem_RawRealloc(array, capacity * size);
+    if (!moved)
+        PyErr_NoMemory();
+    return moved;
+}
+
+static int grow_items(struct chunk *c)
+{
+    size_t capacity = c->capacity ? 2 * c->capacity : 64;
+    PyObject **owners = grown(c->owners, capacity, sizeof *owners);
+    if (!owners)
+        return -1;
+    c->owners = owners;
+    struct zr_item *items = grown(c->items, capacity, sizeof *items);
+    if (!items)
+        return -1;
+    c->items = items;
+    c->capacity = capacity;
+    return 0;
+}
+
+static int grow_dims(struct chunk *c)
+{
+    size_t capacity = 2 * c->dim_capacity + ZR_MAX_NDIM;
+    uint64_t *dims = grown(c->dims, capacity, sizeof *dims);
+    if (!dims)
+        return -1;
+    c->dims = dims;
+    c->dim_capacity = capacity;
+    return 0;
+}
+
+/* Room for one more record of any rank. */
+static int chunk_reserve(struct chunk *c)
+{
+    if (c->count == c->capacity && grow_items(c) < 0)
+        return -1;
+    return c->dim_count + ZR_MAX_NDIM > c->dim_capacity ? grow_dims(c) : 0;
+}
+
+/* -1 unless record is an array that may be stored; nothing is copied or allocated. */
+static int check_record(const struct store *s, PyObject *record)
+{
+    if (!PyArray_Check(record)) {
+        PyErr_Format(PyExc_TypeError, "ragged records must be numpy arrays, not %.100s",
+                     Py_TYPE(record)->tp_name);
+        return -1;
+    }
+    PyArrayObject *array = (PyArrayObject *)record;
+    if (zpy_check_dtype(s, array, "record") < 0)
+        return -1;
+    uint64_t payload = (uint64_t)PyArray_NBYTES(array);
+    uint64_t prefix = 8 * (1 + (uint64_t)PyArray_NDIM(array));
+    if (payload == 0)
+        PyErr_SetString(PyExc_ValueError, "records of zero bytes cannot be stored");
+    else if (payload > ZR_MAX_RECORD_NBYTES - prefix)
+        PyErr_Format(PyExc_ValueError, "a record of %llu bytes exceeds the limit of %llu",
+                     (unsigned long long)(payload + prefix), (unsigned long long)ZR_MAX_RECORD_NBYTES);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int chunk_add(struct chunk *c, PyObject *record)
+{
+    PyArrayObject *array = (PyArrayObject *)record;
+    size_t ndim = (size_t)PyArray_NDIM(array);
+    if (chunk_reserve(c) < 0)
+        return -1;
+    PyObject *owner = Py_NewRef(record);
+    if (!PyArray_IS_C_CONTIGUOUS(array))
+        Py_SETREF(owner, PyArray_FROM_OF(record, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ENSUREARRAY));
+    if (!owner)
+        return -1;
+    for (size_t d = 0; d < ndim; d++)
+        c->dims[c->dim_count + d] = (uint64_t)PyArray_DIM(array, (int)d);
+    c->items[c->count] = (struct zr_item){.data = PyArray_DATA((PyArrayObject *)owner),
+                                          .ndim = (uint32_t)ndim};
+    c->owners[c->count++] = owner;
+    c->dim_count += ndim;
+    c->nbytes += (uint64_t)PyArray_NBYTES(array);
+    return 0;
+}
+
+static bool chunk_full(const struct chunk *c)
+{
+    return c->nbytes >= CHUNK_NBYTES || c->count >= CHUNK_COUNT;
+}
+
+static int chunk_send(struct chunk *c, struct store *s, struct zr_writer *writer)
+{
+    const uint64_t *dims = c->dims;
+    for (size_t i = 0; i < c->count; i++) {
+        c->items[i].shape = dims;
+        dims += c->items[i].ndim;
+    }
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_writer_append_ragged(writer, c->items, c->count, &err);
+    Py_END_ALLOW_THREADS
+    if (code < 0) {
+        s->failed = true;
+        zpy_raise(s->state, code, &err, s->path);
+        return -1;
+    }
+    atomic_fetch_add(&s->length, c->count);
+    chunk_clear(c);
+    return 0;
+}
+
+/* Takes from the iterator until it ends or the chunk is full: 1, 0 at the end, -1. */
+static int chunk_fill(struct chunk *c, const struct store *s, PyObject *iterator)
+{
+    while (!chunk_full(c)) {
+        PyObject *record = PyIter_Next(iterator);
+        if (!record)
+            return PyErr_Occurred() ? -1 : 0;
+        int rc = check_record(s, record);
+        if (!rc)
+            rc = chunk_add(c, record);
+        Py_DECREF(record);
+        if (rc)
+            return -1;
+    }
+    return 1;
+}
+
+static int append_iterator(struct store *s, struct zr_writer *writer, PyObject *iterator)
+{
+    struct chunk c = {0};
+    uint64_t before = s->length;
+    int more, rc = 0;
+    do {
+        more = chunk_fill(&c, s, iterator);
+        if (more < 0 || (c.count && chunk_send(&c, s, writer) < 0))
+            rc = -1;
+    } while (!rc && more);
+    chunk_release(&c);
+    if (rc && s->length > before)
+        s->failed = true; /* a part of the records is in */
+    if (!rc && s->length == before) {
+        PyErr_SetString(PyExc_ValueError, "append needs at least one record");
+        rc = -1;
+    }
+    return rc;
+}
+
+/* Lists and tuples are judged as a whole before anything is written. */
+static int check_all(const struct store *s, PyObject *tuple)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+        if (check_record(s, PyTuple_GET_ITEM(tuple, i)) < 0)
+            return -1;
+    return 0;
+}
+
+static int append_iterable(struct store *s, struct zr_writer *writer, PyObject *records)
+{
+    PyObject *source = PyList_Check(records) ? PyList_AsTuple(records) : Py_NewRef(records);
+    if (!source)
+        return -1;
+    int rc = PyTuple_CheckExact(source) ? check_all(s, source) : 0;
+    PyObject *iterator = rc ? NULL : PyObject_GetIter(source);
+    Py_DECREF(source);
+    if (!iterator)
+        return -1;
+    rc = append_iterator(s, writer, iterator);
+    Py_DECREF(iterator);
+    return rc;
+}
+
+PyDoc_STRVAR(append_doc,
+"append($self, records, /)\n--\n\n"
+"Append records, each with its own shape.\n\n"
+"Parameters\n----------\n"
+"records : iterable of numpy.ndarray\n"
+"    Of exactly the store's dtype, any shape with at least one element; () is kept.\n"
+"    Contiguous arrays are not copied, and must not change before append returns.\n\n"
+"Raises\n------\n"
+"TypeError, ValueError\n"
+"    A record is no such array, or there is none.  A list or tuple is checked as a whole\n"
+"    first, so the writer stays as it was.  Any other iterable is consumed and written in\n"
+"    chunks of 64 MiB or 131072 records: the same holds while the first chunk fills.\n"
+"    When it fails later, what was written cannot be taken back, so the writer refuses\n"
+"    further appends, and close() raises and publishes nothing.\n"
+"ZrecordError\n    Writing failed, e.g. a full disk; the writer can then only be aborted.\n\n"
+"Notes\n-----\n"
+"The GIL is released while compressing and writing; memory is bounded by a chunk.\n"
+"The iterable must not append to the same writer.");
+
+static PyObject *ragged_append(PyObject *op, PyObject *records)
+{
+    struct store *s = (struct store *)op;
+    struct zr_writer *writer = zpy_writer_enter(s);
+    if (!writer)
+        return NULL;
+    int rc = append_iterable(s, writer, records);
+    zpy_writer_leave(s);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ---------------------------------------------------------------- the type */
+
+static PyMethodDef ragged_methods[] = {
+    {"__getitems__", ragged_getitems, METH_O, getitems_doc},
+    {"gather", (PyCFunction)(void (*)(void))ragged_gather, METH_VARARGS | METH_KEYWORDS, gather_doc},
+    {"packed", ragged_packed, METH_O, packed_doc},
+    {"append", ragged_append, METH_O, append_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot ragged_slots[] = {
+    {Py_mp_subscript, ragged_subscript},
+    {Py_sq_item, ragged_item},
+    {Py_tp_methods, ragged_methods},
+    {Py_tp_doc, (void *)"Records that each have their own shape."},
+    {0, NULL},
+};
+
+PyType_Spec zpy_ragged_spec = {
+    .name = "zrecord._core.Ragged",
+    .basicsize = sizeof(struct store),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = ragged_slots,
+};

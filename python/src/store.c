@@ -1,0 +1,647 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of a store: opened for reading, created for writing, closed.  What the
+ * two geometries read and append is in dense.c and ragged.c.
+ *
+ * Readers: any thread may call at any time.  `users` counts the calls inside the
+ * engine; close() only sets CLOSED, and whoever is last frees the handle, so a
+ * gather that runs in another thread finishes on a valid reader.
+ * Writers: one call at a time under `lock`; never touched by a forked child.
+ */
+#include "core.h"
+
+#include <unistd.h>
+
+#define CLOSED (1ull << 63)
+
+/* ---------------------------------------------------------------- readers */
+
+static int raise_closed(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "the store is closed");
+    return -1;
+}
+
+static PyArray_Descr *descr_from_string(const char *text)
+{
+    PyObject *string = PyUnicode_FromString(text);
+    PyArray_Descr *dtype = NULL;
+    if (string && PyArray_DescrConverter(string, &dtype) != NPY_SUCCEED)
+        dtype = NULL;
+    Py_XDECREF(string);
+    return dtype;
+}
+
+static PyObject *shape_tuple(const uint64_t *shape, uint32_t ndim)
+{
+    PyObject *tuple = PyTuple_New(ndim);
+    for (uint32_t i = 0; tuple && i < ndim; i++) {
+        PyObject *dim = PyLong_FromUnsignedLongLong(shape[i]);
+        if (!dim)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, dim);
+    }
+    return tuple;
+}
+
+/* Describes the schema in Python objects; all or nothing. */
+static int set_schema(struct store *s, const char *dtype, int codec, uint32_t ndim,
+                      const uint64_t *shape)
+{
+    PyArray_Descr *descr = descr_from_string(dtype);
+    PyObject *name = PyUnicode_FromString(zr_codec_name(codec));
+    PyObject *tuple = shape_tuple(shape, ndim);
+    if (!descr || !name || !tuple) {
+        Py_XDECREF(descr);
+        Py_XDECREF(name);
+        Py_XDECREF(tuple);
+        return -1;
+    }
+    Py_XSETREF(s->dtype, descr);
+    Py_XSETREF(s->codec, name);
+    Py_XSETREF(s->item_shape, tuple);
+    s->ndim = (int)ndim;
+    for (uint32_t i = 0; i < ndim; i++)
+        s->dims[i + 1] = (npy_intp)shape[i];
+    return 0;
+}
+
+static int adopt_reader(struct store *s, struct zr_reader *reader)
+{
+    struct zr_info info;
+    zr_reader_info(reader, &info);
+    if (set_schema(s, info.dtype, info.codec, info.ndim, info.item_shape) < 0)
+        return -1;
+    s->length = info.length;
+    s->row_nbytes = info.row_nbytes;
+    s->identity = info.identity;
+    s->geometry = info.geometry;
+    s->reader = reader;
+    return 0;
+}
+
+/* Opens path; NULL with an exception. */
+static struct zr_reader *open_reader(const struct core_state *state, PyObject *path, bool checksums)
+{
+    PyObject *bytes;
+    if (!PyUnicode_FSConverter(path, &bytes))
+        return NULL;
+    struct zr_reader *reader = NULL;
+    struct zr_reader_options options = {.checksums = checksums};
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_reader_open(&reader, PyBytes_AS_STRING(bytes), &options, &err);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(bytes);
+    if (code < 0)
+        return zpy_raise(state, code, &err, path);
+    const char *warning = zr_reader_warning(reader);
+    if (warning && PyErr_WarnEx(state->warning, warning, 2) < 0) {
+        zr_reader_close(reader);
+        return NULL;
+    }
+    return reader;
+}
+
+static int raise_replaced(struct store *s)
+{
+    zpy_raise_format(s->state, ZR_E_STATE, s->location, "%U: this is not the store that was pickled",
+                     s->location);
+    return -1;
+}
+
+/* First use of an unpickled reader. */
+static int open_pending(struct store *s)
+{
+    struct zr_reader *reader = open_reader(s->state, s->location, s->checksums);
+    if (!reader)
+        return -1;
+    struct zr_info info;
+    zr_reader_info(reader, &info);
+    int rc = info.identity == s->identity && info.geometry == s->geometry ? 0 : raise_replaced(s);
+    Py_BEGIN_CRITICAL_SECTION(s);
+    if (!rc && s->pending && !s->closed) { /* else another thread was first */
+        rc = adopt_reader(s, reader);
+        if (!rc) {
+            reader = NULL;
+            s->pending = false;
+        }
+    }
+    Py_END_CRITICAL_SECTION();
+    zr_reader_close(reader);
+    return rc;
+}
+
+int zpy_store_readable(struct store *s)
+{
+    if (s->closed)
+        return raise_closed();
+    if (s->writable) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a writer cannot be read: close() it, then open() the path");
+        return -1;
+    }
+    return s->pending ? open_pending(s) : 0;
+}
+
+void zpy_reader_leave(struct store *s)
+{
+    if (atomic_fetch_sub(&s->users, 1) == (CLOSED | 1))
+        zr_reader_close(s->reader);
+}
+
+struct zr_reader *zpy_reader_enter(struct store *s)
+{
+    if (zpy_store_readable(s) < 0)
+        return NULL;
+    unsigned long long users = atomic_load(&s->users);
+    do {
+        if (users & CLOSED) {
+            raise_closed();
+            return NULL;
+        }
+    } while (!atomic_compare_exchange_weak(&s->users, &users, users + 1));
+    return s->reader;
+}
+
+static void close_reader(struct store *s)
+{
+    if (atomic_fetch_or(&s->users, CLOSED) == 0)
+        zr_reader_close(s->reader);
+}
+
+/* ---------------------------------------------------------------- writers */
+
+static int raise_forked(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "a writer cannot be used in a forked child");
+    return -1;
+}
+
+static int lock_writer(struct store *s)
+{
+    if (s->pid != getpid())
+        return raise_forked();
+    if (s->lock_owner == PyThread_get_thread_ident()) {
+        PyErr_SetString(PyExc_RuntimeError, "the writer is in use further up in this thread");
+        return -1;
+    }
+    if (!PyThread_acquire_lock(s->lock, NOWAIT_LOCK)) {
+        Py_BEGIN_ALLOW_THREADS
+        PyThread_acquire_lock(s->lock, WAIT_LOCK);
+        Py_END_ALLOW_THREADS
+    }
+    s->lock_owner = PyThread_get_thread_ident();
+    return 0;
+}
+
+void zpy_writer_leave(struct store *s)
+{
+    s->lock_owner = 0;
+    PyThread_release_lock(s->lock);
+}
+
+static void raise_failed(struct store *s)
+{
+    zpy_raise_format(s->state, ZR_E_STATE, s->path,
+                     "%S: an earlier append failed, so the store cannot be finished", s->path);
+}
+
+struct zr_writer *zpy_writer_enter(struct store *s)
+{
+    if (!s->closed && !s->writable) {
+        PyErr_SetString(PyExc_RuntimeError, "a reader cannot be appended to: create() a new store");
+        return NULL;
+    }
+    if (s->closed) {
+        raise_closed();
+        return NULL;
+    }
+    if (lock_writer(s) < 0)
+        return NULL;
+    if (s->writer && !s->failed)
+        return s->writer;
+    if (s->failed)
+        raise_failed(s);
+    else
+        raise_closed();
+    zpy_writer_leave(s);
+    return NULL;
+}
+
+/* Takes the writer out, so that nobody else ends it. */
+static struct zr_writer *take_writer(struct store *s)
+{
+    struct zr_writer *writer = s->writer;
+    s->writer = NULL;
+    s->closed = true;
+    return writer;
+}
+
+static int abort_writer(struct store *s)
+{
+    if (lock_writer(s) < 0)
+        return -1;
+    struct zr_writer *writer = take_writer(s);
+    Py_BEGIN_ALLOW_THREADS
+    zr_writer_abort(writer);
+    Py_END_ALLOW_THREADS
+    zpy_writer_leave(s);
+    return 0;
+}
+
+static int close_writer(struct store *s)
+{
+    if (s->failed) {
+        if (abort_writer(s) == 0)
+            raise_failed(s);
+        return -1;
+    }
+    if (lock_writer(s) < 0)
+        return -1;
+    struct zr_writer *writer = take_writer(s);
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code = ZR_OK;
+    Py_BEGIN_ALLOW_THREADS
+    if (writer)
+        code = zr_writer_close(writer, &err);
+    Py_END_ALLOW_THREADS
+    zpy_writer_leave(s);
+    if (code < 0)
+        zpy_raise(s->state, code, &err, s->path);
+    return code < 0 ? -1 : 0;
+}
+
+int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *what)
+{
+    PyArray_Descr *descr = PyArray_DESCR(array);
+    if (descr == s->dtype || PyArray_EquivTypes(descr, s->dtype))
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%s dtype %S differs from the store's %S", what,
+                 (PyObject *)descr, (PyObject *)s->dtype);
+    return -1;
+}
+
+/* ---------------------------------------------------------------- construction */
+
+static struct store *new_store(struct core_state *state, PyTypeObject *type, PyObject *path,
+                               PyObject *location)
+{
+    struct store *s = (struct store *)type->tp_alloc(type, 0);
+    if (!s)
+        return NULL;
+    s->state = state;
+    s->path = Py_NewRef(path);
+    s->location = Py_NewRef(location);
+    atomic_init(&s->users, 0);
+    return s;
+}
+
+static void raise_geometry(struct core_state *state, PyObject *path, int geometry)
+{
+    zpy_raise_format(state, ZR_E_GEOMETRY, path, "%S: a %s store; open it with %s.open()", path,
+                     zr_geometry_name(geometry), geometry == ZR_DENSE ? "Dense" : "Ragged");
+}
+
+/* store_open(path, location, dense, ragged, checksums): the class, or None for a
+ * geometry that is not wanted. */
+PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"path", "location", "dense", "ragged", "checksums", NULL};
+    struct core_state *state = PyModule_GetState(module);
+    PyObject *path, *location, *dense, *ragged;
+    int checksums = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OUOO|p:store_open", names, &path, &location,
+                                     &dense, &ragged, &checksums))
+        return NULL;
+    struct zr_reader *reader = open_reader(state, path, checksums);
+    if (!reader)
+        return NULL;
+    struct zr_info info;
+    zr_reader_info(reader, &info);
+    PyObject *type = info.geometry == ZR_DENSE ? dense : ragged;
+    struct store *s = NULL;
+    if (type == Py_None)
+        raise_geometry(state, path, info.geometry);
+    else
+        s = new_store(state, (PyTypeObject *)type, path, location);
+    if (s && adopt_reader(s, reader) < 0)
+        Py_CLEAR(s);
+    if (s)
+        s->checksums = checksums;
+    else
+        zr_reader_close(reader);
+    return (PyObject *)s;
+}
+
+/* store_pending(cls, path, location, geometry, identity, checksums): what a pickle holds. */
+PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"cls", "path", "location", "geometry", "identity", "checksums", NULL};
+    PyObject *cls, *path, *location;
+    int geometry, checksums;
+    unsigned long long identity;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiKp:store_pending", names, &cls, &path,
+                                     &location, &geometry, &identity, &checksums))
+        return NULL;
+    struct store *s = new_store(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
+    if (!s)
+        return NULL;
+    s->geometry = geometry;
+    s->identity = identity;
+    s->checksums = checksums;
+    s->pending = true;
+    return (PyObject *)s;
+}
+
+static int parse_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim)
+{
+    *ndim = (uint32_t)PyTuple_GET_SIZE(tuple);
+    if (*ndim >= ZR_MAX_NDIM) {
+        PyErr_Format(PyExc_ValueError, "item_shape rank must be below %d", ZR_MAX_NDIM);
+        return -1;
+    }
+    for (uint32_t i = 0; i < *ndim; i++) {
+        shape[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static int begin_writer(struct store *s, const struct zr_writer_options *options)
+{
+    PyObject *bytes;
+    if (!PyUnicode_FSConverter(s->path, &bytes))
+        return -1;
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_writer_create(&s->writer, PyBytes_AS_STRING(bytes), options, &err);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(bytes);
+    if (code < 0)
+        zpy_raise(s->state, code, &err, s->path);
+    return code < 0 ? -1 : 0;
+}
+
+/* store_create(cls, path, location, geometry, dtype, item_shape, codec, dict_bytes, level, tune,
+ *              durability, checksums); the caller validated what Python can say better. */
+PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"cls",   "path",       "location", "geometry", "dtype",      "item_shape",
+                            "codec", "dict_bytes", "level",    "tune",     "durability", "checksums",
+                            NULL};
+    struct zr_writer_options o = {0};
+    PyObject *cls, *path, *location, *tuple;
+    PyArray_Descr *dtype = NULL;
+    const char *dict;
+    Py_ssize_t dict_nbytes;
+    int checksums;
+    uint64_t shape[ZR_MAX_NDIM];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiO&O!iz#iiip:store_create", names, &cls, &path,
+                                     &location, &o.geometry, PyArray_DescrConverter, &dtype,
+                                     &PyTuple_Type, &tuple, &o.codec, &dict, &dict_nbytes, &o.level,
+                                     &o.tune, &o.durability, &checksums)) {
+        Py_XDECREF(dtype);
+        return NULL;
+    }
+    struct store *s = NULL;
+    PyObject *text = PyObject_GetAttrString((PyObject *)dtype, "str");
+    o.dtype = text ? PyUnicode_AsUTF8(text) : NULL;
+    if (!o.dtype || parse_shape(tuple, shape, &o.ndim) < 0)
+        goto done;
+    o.item_shape = shape;
+    o.dict = dict;
+    o.dict_nbytes = (size_t)dict_nbytes;
+    o.no_sidecar = !checksums;
+    s = new_store(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
+    if (!s)
+        goto done;
+    s->writable = true;
+    s->closed = true; /* until begun, so that dealloc has nothing to abort */
+    s->geometry = o.geometry;
+    s->pid = getpid();
+    s->lock = PyThread_allocate_lock();
+    if (!s->lock)
+        PyErr_NoMemory();
+    if (!s->lock || set_schema(s, o.dtype, o.codec, o.ndim, shape) < 0 || begin_writer(s, &o) < 0) {
+        Py_CLEAR(s);
+        goto done;
+    }
+    s->closed = false;
+    /* The dtype as given: one that a dtype string cannot say stays usable for append. */
+    Py_SETREF(s->dtype, (PyArray_Descr *)Py_NewRef(dtype));
+    s->row_nbytes = (uint64_t)PyDataType_ELSIZE(dtype);
+    for (uint32_t i = 0; i < o.ndim; i++)
+        s->row_nbytes *= shape[i];
+done:
+    Py_XDECREF(text);
+    Py_DECREF(dtype);
+    return (PyObject *)s;
+}
+
+/* ---------------------------------------------------------------- the type */
+
+static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    return PyErr_Format(PyExc_TypeError, "use %s.open(...) or %s.create(...)", type->tp_name,
+                        type->tp_name);
+}
+
+/* An unclosed writer is discarded: only close() publishes. */
+static void store_finalize(PyObject *op)
+{
+    struct store *s = (struct store *)op;
+    if (!s->writer || s->pid != getpid())
+        return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (PyErr_ResourceWarning(op, 1, "%S: writer was never closed; what it wrote is discarded",
+                              s->path) < 0)
+        PyErr_WriteUnraisable(op);
+    zr_writer_abort(take_writer(s));
+    PyErr_Restore(type, value, traceback);
+}
+
+static void store_dealloc(PyObject *op)
+{
+    struct store *s = (struct store *)op;
+    if (PyObject_CallFinalizerFromDealloc(op) < 0)
+        return;
+    PyTypeObject *type = Py_TYPE(op);
+    if (s->reader)
+        close_reader(s);
+    if (s->lock)
+        PyThread_free_lock(s->lock);
+    Py_XDECREF(s->path);
+    Py_XDECREF(s->location);
+    Py_XDECREF(s->dtype);
+    Py_XDECREF(s->codec);
+    Py_XDECREF(s->item_shape);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t store_length(PyObject *op)
+{
+    struct store *s = (struct store *)op;
+    if (s->closed)
+        return raise_closed();
+    if (s->writable)
+        return (Py_ssize_t)s->length;
+    return zpy_store_readable(s) < 0 ? -1 : (Py_ssize_t)s->length;
+}
+
+PyDoc_STRVAR(close_doc,
+"close($self, /)\n--\n\n"
+"Publish a writer, or release a reader.\n\n"
+"Closing twice is fine.  A gather running in another thread finishes first; the\n"
+"reader's lock on the store is released after it.\n\n"
+"Raises\n------\n"
+"ZrecordError\n    The writer could not publish; nothing is left at its path.");
+
+static PyObject *store_close(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    struct store *s = (struct store *)op;
+    if (!s->closed && s->writable)
+        return close_writer(s) < 0 ? NULL : Py_NewRef(Py_None);
+    bool was_closed;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    was_closed = s->closed;
+    s->closed = true;
+    Py_END_CRITICAL_SECTION();
+    if (!was_closed && s->reader)
+        close_reader(s);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(abort_doc,
+"abort($self, /)\n--\n\n"
+"Discard what a writer wrote: nothing appears at its path.\n\n"
+"On a reader the same as close().");
+
+static PyObject *store_abort(PyObject *op, PyObject *args)
+{
+    struct store *s = (struct store *)op;
+    if (!s->writable)
+        return store_close(op, args);
+    if (!s->closed && abort_writer(s) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(prefetch_doc,
+"prefetch($self, indices, /)\n--\n\n"
+"Hint that these records are wanted soon.\n\n"
+"Queues their reads where they are not in the page cache, and returns at once.");
+
+static PyObject *store_prefetch(PyObject *op, PyObject *key)
+{
+    struct store *s = (struct store *)op;
+    struct zr_reader *reader = zpy_reader_enter(s);
+    if (!reader)
+        return NULL;
+    struct ids ids;
+    int rc = zpy_ids_init(&ids, key, s->length);
+    if (!rc) {
+        Py_BEGIN_ALLOW_THREADS
+        zr_prefetch(reader, ids.at, ids.count);
+        Py_END_ALLOW_THREADS
+    }
+    zpy_ids_release(&ids);
+    zpy_reader_leave(s);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* What __reduce__ needs, in the order of store_pending. */
+static PyObject *store_pickle_state(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    struct store *s = (struct store *)op;
+    if (s->writable) {
+        PyErr_SetString(PyExc_TypeError, "a writer cannot be pickled or copied");
+        return NULL;
+    }
+    if (s->closed) {
+        raise_closed();
+        return NULL;
+    }
+    return Py_BuildValue("(OOOiKO)", (PyObject *)Py_TYPE(op), s->path, s->location, s->geometry,
+                         (unsigned long long)s->identity, s->checksums ? Py_True : Py_False);
+}
+
+static PyMethodDef store_methods[] = {
+    {"close", store_close, METH_NOARGS, close_doc},
+    {"abort", store_abort, METH_NOARGS, abort_doc},
+    {"prefetch", store_prefetch, METH_O, prefetch_doc},
+    {"_pickle_state", store_pickle_state, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Schema getters work on a closed store too, but a pending one must be opened. */
+static PyObject *schema_part(struct store *s, PyObject **part)
+{
+    if (!*part && zpy_store_readable(s) < 0)
+        return NULL;
+    return Py_NewRef(*part);
+}
+
+static PyObject *get_dtype(PyObject *op, void *Py_UNUSED(closure))
+{
+    struct store *s = (struct store *)op;
+    return schema_part(s, (PyObject **)&s->dtype);
+}
+
+static PyObject *get_codec(PyObject *op, void *Py_UNUSED(closure))
+{
+    struct store *s = (struct store *)op;
+    return schema_part(s, &s->codec);
+}
+
+static PyObject *get_path(PyObject *op, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((struct store *)op)->path);
+}
+
+static PyObject *get_closed(PyObject *op, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((struct store *)op)->closed);
+}
+
+static PyObject *get_writable(PyObject *op, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((struct store *)op)->writable);
+}
+
+static PyGetSetDef store_getset[] = {
+    {"dtype", get_dtype, NULL, "numpy.dtype of every record.", NULL},
+    {"codec", get_codec, NULL, "'raw', 'zstd' or 'zstd_dict'.", NULL},
+    {"path", get_path, NULL, "pathlib.Path as given to open() or create().", NULL},
+    {"closed", get_closed, NULL, "Whether close() or abort() was called.", NULL},
+    {"_writable", get_writable, NULL, "Whether create() made it.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot store_slots[] = {
+    {Py_tp_new, store_new},
+    {Py_tp_dealloc, store_dealloc},
+    {Py_tp_finalize, store_finalize},
+    {Py_tp_methods, store_methods},
+    {Py_tp_getset, store_getset},
+    {Py_sq_length, store_length},
+    {Py_mp_length, store_length},
+    {Py_tp_doc, (void *)"What Dense and Ragged have in common."},
+    {0, NULL},
+};
+
+PyType_Spec zpy_store_spec = {
+    .name = "zrecord._core.Store",
+    .basicsize = sizeof(struct store),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = store_slots,
+};

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""Batches of record ids as a pure function of length, seed and step."""
+
+from __future__ import annotations
+
+import enum
+
+from . import _core
+
+__all__ = ["Mode", "Sampler"]
+
+
+class Mode(enum.IntEnum):
+    """How a :class:`Sampler` walks over the records."""
+
+    SEQUENTIAL = 0
+    """In order, wrapping round at the end."""
+    IID = 1
+    """Uniformly at random with replacement."""
+    CYCLIC = 2
+    """Each cycle a fresh permutation, whose remainder below a batch is dropped."""
+
+
+class Sampler(_core.Sampler):
+    """Endless batches of record ids.
+
+    Parameters
+    ----------
+    length : int
+        Number of records, at least 1.
+    batch_size : int
+        Ids a batch, at least 1.
+    mode : Mode or int
+    seed : int
+        In 0..2**64-1.
+
+    Notes
+    -----
+    A step's ids depend on nothing but these and the step, on every machine and for ever.  Pickles
+    with its position.  One thread at a time; another one meanwhile gets a RuntimeError.
+    """
+
+    Mode = Mode
+
+    def __repr__(self):
+        mode = Mode(self.mode).name
+        return f"Sampler({self.length}, {self.batch_size}, Mode.{mode}, seed={self.seed}, step={self.step})"
