@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The control file: frozen texts and the status (fs/control.c), with what feeds
+ * it (fs/counters.c, fs/report.c, fs/options.c).
+ */
+#include "ops.h"
+
+#include <check.h>
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <linux/fuse.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------- frozen texts */
+
+static uint64_t freeze(struct control *c, const char *text)
+{
+    uint64_t ino = 0;
+    ck_assert_int_eq(control_freeze(c, strdup(text), strlen(text), &ino), 0);
+    return ino;
+}
+
+static void check_usage(struct control *c, size_t count, size_t nbytes)
+{
+    size_t have_count, have_nbytes;
+    control_usage(c, &have_count, &have_nbytes);
+    ck_assert_uint_eq(have_count, count);
+    ck_assert_uint_eq(have_nbytes, nbytes);
+}
+
+START_TEST(every_text_has_a_number_of_its_own_until_forgotten)
+{
+    struct control *c = control_new(1000, 1 << 20);
+    uint64_t first = freeze(c, "one"), second = freeze(c, "two2");
+    size_t nbytes;
+    ck_assert_uint_ne(first, second);
+    ck_assert(first & TREE_TEXT_INO_BIT);
+    ck_assert_str_eq(control_pin(c, first, &nbytes), "one");
+    ck_assert_uint_eq(nbytes, 3);
+    control_unpin(c, first);
+    check_usage(c, 2, 7);
+    control_forget(c, first, 1);
+    ck_assert_ptr_null(control_pin(c, first, &nbytes));
+    check_usage(c, 1, 4);
+    control_forget(c, first, 1); /* unknown by now: ignored */
+    control_free(c);
+}
+END_TEST
+
+START_TEST(lookups_are_counted)
+{
+    struct control *c = control_new(10, 1 << 20);
+    uint64_t ino = freeze(c, "x");
+    ck_assert(control_lookup_again(c, ino));
+    control_forget(c, ino, 1);
+    check_usage(c, 1, 1);
+    control_forget(c, ino, 5); /* more than there are */
+    check_usage(c, 0, 0);
+    ck_assert(!control_lookup_again(c, ino));
+    control_free(c);
+}
+END_TEST
+
+START_TEST(a_text_being_read_outlives_its_forgetting)
+{
+    struct control *c = control_new(10, 1 << 20);
+    uint64_t ino = freeze(c, "still here");
+    size_t nbytes;
+    const char *text = control_pin(c, ino, &nbytes);
+    control_forget(c, ino, 1);
+    ck_assert_str_eq(text, "still here");
+    control_unpin(c, ino);
+    check_usage(c, 0, 0);
+    control_free(c);
+}
+END_TEST
+
+START_TEST(open_texts_are_bounded_in_count_and_bytes)
+{
+    struct control *c = control_new(3, 10);
+    uint64_t ino = 0, held = freeze(c, "1234");
+    ck_assert_int_eq(control_freeze(c, strdup("1234567"), 7, &ino), ENFILE);
+    freeze(c, "1");
+    freeze(c, "2");
+    ck_assert_int_eq(control_freeze(c, strdup("3"), 1, &ino), ENFILE);
+    ck_assert_uint_eq(ino, 0);
+    control_forget(c, held, 1);
+    freeze(c, "3");
+    control_free(c);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- counters */
+
+START_TEST(percentiles_are_those_of_the_buckets)
+{
+    struct counters *c = counters_new();
+    for (int i = 0; i < 90; i++)
+        counters_latency(c, FUSE_READ, 1500); /* bucket 1024..2047 */
+    for (int i = 0; i < 10; i++)
+        counters_latency(c, FUSE_READ, 1 << 20);
+    counters_latency(c, FUSE_LOOKUP, 0);
+    counters_latency(c, FUSE_LOOKUP, INT64_MAX);
+    struct counters_sum sum;
+    counters_collect(c, &sum);
+    const uint64_t *read = sum.latency[TIMED_READ];
+    ck_assert_double_eq_tol(counters_percentile(read, 0.5), 1.448, 0.01);
+    ck_assert_double_eq_tol(counters_percentile(read, 0.9), 1.448, 0.01);
+    ck_assert_double_eq_tol(counters_percentile(read, 0.91), 1482.9, 1);
+    ck_assert_double_eq(counters_percentile(sum.latency[TIMED_OTHER], 0.5), 0);
+    counters_free(c);
+}
+END_TEST
+
+START_TEST(unknown_opcodes_are_counted_as_other)
+{
+    struct counters *c = counters_new();
+    counters_request(c, FUSE_LOOKUP);
+    counters_request(c, 4096);
+    counters_request(c, UINT32_MAX);
+    struct counters_sum sum;
+    counters_collect(c, &sum);
+    ck_assert_uint_eq(sum.requests[FUSE_LOOKUP], 1);
+    ck_assert_uint_eq(sum.requests[0], 2);
+    ck_assert_str_eq(counters_opcode_name(FUSE_LOOKUP), "LOOKUP");
+    ck_assert_ptr_null(counters_opcode_name(4096));
+    counters_free(c);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- damage */
+
+START_TEST(damaged_records_are_listed_once_and_bounded)
+{
+    struct report_damage *d = report_damage_new();
+    struct zr_error err = { .code = ZR_E_CORRUPT, .message = "cut short" };
+    for (int round = 0; round < 2; round++)
+        for (uint64_t id = 0; id < REPORT_DAMAGE_MAX + 10; id++)
+            report_damage_add(d, id, &err);
+    struct report_damage_entry entries[REPORT_DAMAGE_MAX];
+    uint64_t failure_count;
+    ck_assert_uint_eq(report_damage_list(d, entries, &failure_count), REPORT_DAMAGE_MAX);
+    ck_assert_uint_eq(failure_count, 2 * (REPORT_DAMAGE_MAX + 10));
+    ck_assert_uint_eq(entries[5].record, 5);
+    ck_assert_str_eq(entries[5].message, "cut short");
+    report_damage_free(d);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- options */
+
+static enum options_result parse(struct options *o, int argc, const char *const *words)
+{
+    char *copies[16] = { NULL };
+    static char *kept[16]; /* options point into the words */
+    for (int i = 0; i < argc; i++) {
+        free(kept[i]);
+        copies[i] = kept[i] = strdup(words[i]);
+    }
+    optind = 0;
+    return options_parse(o, argc, copies);
+}
+#define PARSE(o, ...) \
+    parse(o, sizeof((const char *[]){ "zrecordfs", __VA_ARGS__ }) / sizeof(char *), \
+          (const char *const[]){ "zrecordfs", __VA_ARGS__ })
+
+START_TEST(lists_long_forms_and_operands_in_any_order)
+{
+    struct options o;
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "rw,allow_other,uid=7,umask=027,noexec,x-systemd.automount",
+                           "--cache=2M", "--show-control", "-f"), OPTIONS_RUN);
+    ck_assert_str_eq(o.source, "store");
+    ck_assert_str_eq(o.mountpoint, "mnt");
+    ck_assert(o.allow_other && o.show_control && o.foreground && o.has_uid && !o.has_gid);
+    ck_assert_uint_eq(o.uid, 7);
+    ck_assert_uint_eq(o.umask, 027);
+    ck_assert_uint_eq(o.cache_nbytes, 2 << 20);
+    ck_assert_str_eq(o.kernel, "noexec");
+}
+END_TEST
+
+START_TEST(unknown_options_and_values_are_wrong_usage)
+{
+    struct options o;
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "nonsense"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "allow_othe"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "uid=-1"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "uid"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "allow_other=1"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "cache=99999999999999999999"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "readdirplus=perhaps"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "--nonsense"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store"), OPTIONS_USAGE);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "more"), OPTIONS_USAGE);
+}
+END_TEST
+
+START_TEST(sizes_take_units)
+{
+    uint64_t nbytes = 5;
+    ck_assert(options_parse_nbytes("0", &nbytes) && nbytes == 0);
+    ck_assert(options_parse_nbytes("3k", &nbytes) && nbytes == 3072);
+    ck_assert(options_parse_nbytes("1T", &nbytes) && nbytes == UINT64_C(1) << 40);
+    ck_assert(!options_parse_nbytes("", &nbytes));
+    ck_assert(!options_parse_nbytes("-1", &nbytes));
+    ck_assert(!options_parse_nbytes("1KB", &nbytes));
+    ck_assert(!options_parse_nbytes("18446744073709551615K", &nbytes));
+}
+END_TEST
+
+/* ---------------------------------------------------------------- status */
+
+static char folder[] = "/tmp/zrecord-unit-XXXXXX";
+static char store_path[64];
+
+static void make_store(void)
+{
+    struct zr_writer *w;
+    const uint64_t shape[] = { 3 };
+    const struct zr_writer_options options = {
+        .geometry = ZR_DENSE, .codec = ZR_RAW, .dtype = "<i4", .ndim = 1, .item_shape = shape,
+        .durability = ZR_NO_FSYNC,
+    };
+    const int32_t rows[6] = { 1, 2, 3, 4, 5, 6 };
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(store_path, sizeof store_path, "%s/st\xff", folder); /* not UTF-8 */
+    ck_assert_int_eq(zr_writer_create(&w, store_path, &options, NULL), ZR_OK);
+    ck_assert_int_eq(zr_writer_append_dense(w, rows, 2, NULL), ZR_OK);
+    ck_assert_int_eq(zr_writer_close(w, NULL), ZR_OK);
+}
+
+static void remove_store(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c) */
+}
+
+static void open_fs(struct fs *fs, const struct options *options)
+{
+    *fs = (struct fs){ .options = options, .mountpoint = "/mnt" };
+    ck_assert_int_eq(zr_reader_open(&fs->reader, store_path, NULL, NULL), ZR_OK);
+    zr_reader_info(fs->reader, &fs->info);
+    tree_init(&fs->tree, fs->info.length, false);
+    fs->cache = cache_new(1 << 20, ops_decode, fs);
+    fs->control = control_new(10, 1 << 20);
+    fs->counters = counters_new();
+    fs->damage = report_damage_new();
+}
+
+static void close_fs(struct fs *fs)
+{
+    cache_free(fs->cache);
+    control_free(fs->control);
+    counters_free(fs->counters);
+    report_damage_free(fs->damage);
+    zr_reader_close(fs->reader);
+}
+
+START_TEST(the_status_is_json_with_everything_in_it)
+{
+    make_store();
+    const struct options options = { .umask = 022 };
+    struct fs fs;
+    open_fs(&fs, &options);
+    counters_request(fs.counters, FUSE_READ);
+    struct zr_error err = { .code = ZR_E_CORRUPT, .message = "half a record" };
+    report_damage_add(fs.damage, 1, &err);
+
+    size_t nbytes;
+    char *text = control_status(&fs, &nbytes);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_uint_eq(nbytes, strlen(text));
+    ck_assert_int_eq(text[nbytes - 1], '\n');
+    json_t *status = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_ptr_nonnull(status);
+
+    const char *path, *dtype, *name, *octal;
+    int length, shape, reads;
+    ck_assert_int_eq(json_unpack(status, "{s:{s:s,s:s,s:i,s:[i]},s:{s:i},s:{s:[{s:s}]},s:{s:s}}",
+                                 "store", "path", &path, "dtype", &dtype, "length", &length, "item_shape", &shape,
+                                 "requests", "READ", &reads, "damaged", "records", "name", &name,
+                                 "options", "umask", &octal), 0);
+    ck_assert_str_eq(path + strlen(path) - 4, "/st?");
+    ck_assert_str_eq(dtype, "<i4");
+    ck_assert_int_eq(length, 2);
+    ck_assert_int_eq(shape, 3);
+    ck_assert_int_eq(reads, 1);
+    ck_assert_str_eq(name, "00000001.npy");
+    ck_assert_str_eq(octal, "022");
+
+    json_decref(status);
+    free(text);
+    close_fs(&fs);
+    remove_store();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fs/control");
+    TCase *tests = tcase_create("control");
+    tcase_add_test(tests, every_text_has_a_number_of_its_own_until_forgotten);
+    tcase_add_test(tests, lookups_are_counted);
+    tcase_add_test(tests, a_text_being_read_outlives_its_forgetting);
+    tcase_add_test(tests, open_texts_are_bounded_in_count_and_bytes);
+    tcase_add_test(tests, percentiles_are_those_of_the_buckets);
+    tcase_add_test(tests, unknown_opcodes_are_counted_as_other);
+    tcase_add_test(tests, damaged_records_are_listed_once_and_bounded);
+    tcase_add_test(tests, lists_long_forms_and_operands_in_any_order);
+    tcase_add_test(tests, unknown_options_and_values_are_wrong_usage);
+    tcase_add_test(tests, sizes_take_units);
+    tcase_add_test(tests, the_status_is_json_with_everything_in_it);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
