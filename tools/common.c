@@ -163,7 +163,7 @@ int open_store(struct zr_reader **r, const char *path)
     if (zr_reader_open(r, path, NULL, &err) != ZR_OK)
         return fail(&err);
     if (zr_reader_warning(*r))
-        diag("%s: warning: %s", path, zr_reader_warning(*r));
+        diag("warning: %s", zr_reader_warning(*r));
     return 0;
 }
 
