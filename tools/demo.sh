@@ -42,7 +42,7 @@ images() {
 
 text() {
     say "Text: each paragraph of /usr/share/common-licenses becomes an array of int32 word ids."
-    run "python $root/tools/demo_text.py /usr/share/common-licenses text"
+    run "python ../../tools/demo_text.py /usr/share/common-licenses text"
     say "Their lengths differ, so the store is Ragged; a trained dictionary helps short records."
     run "zrecord import text tokens --codec zstd_dict --tier fast"
     run "zrecord ls -l tokens --records 0:5"
@@ -67,8 +67,7 @@ mount_steps() {
     say "Any program that reads .npy reads records; numpy can also map them."
     run "python -c \"import numpy; print(numpy.load('mnt/digits/00001234.npy', mmap_mode='r'))\""
     say "The hidden control file tells what the mount has done so far, as JSON."
-    run "cat mnt/digits/.control | head -c 600"
-    echo ...
+    run "cat mnt/digits/.control | sed -n '/\"requests\"/,/^  }/p; /\"counters\"/,/^  }/p'"
 }
 
 unmount_steps() {
@@ -80,7 +79,7 @@ unmount_steps() {
 
 loading() {
     say "Training reads the stores directly: shuffled batches of images with their labels."
-    run "python $root/tools/demo_load.py"
+    run "python ../../tools/demo_load.py"
     say "And back: a store exported is the array it was made from."
     run "zrecord export --quiet digits back.npy && cmp back.npy digits.npy && echo identical"
 }
