@@ -61,6 +61,7 @@ missing_packages() {
     has perl || echo perl
     has getfattr || echo attr
     has setpriv || echo util-linux
+    has g++ || echo g++ # the header must be usable from C++
 }
 
 install_packages() {
