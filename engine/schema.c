@@ -147,10 +147,21 @@ const char *zri_schema_set(struct zri_schema *s, int geometry, const char *dtype
     return s->row_nbytes ? NULL : "a record of this item_shape has no bytes";
 }
 
-static void pack_str(msgpack_packer *pk, const char *s)
+static int pack_str(msgpack_packer *pk, const char *s)
 {
-    msgpack_pack_str(pk, strlen(s));
-    msgpack_pack_str_body(pk, s, strlen(s));
+    return msgpack_pack_str(pk, strlen(s)) || msgpack_pack_str_body(pk, s, strlen(s));
+}
+
+static int pack_schema(msgpack_packer *pk, const struct zri_schema *s)
+{
+    int failed = msgpack_pack_map(pk, s->geometry == ZR_DENSE ? 2 : 1) || pack_str(pk, "dtype") ||
+                 pack_str(pk, s->dtype);
+    if (failed || s->geometry == ZR_RAGGED)
+        return failed;
+    failed = pack_str(pk, "item_shape") || msgpack_pack_array(pk, s->ndim);
+    for (uint32_t i = 0; !failed && i < s->ndim; i++)
+        failed = msgpack_pack_uint64(pk, s->shape[i]);
+    return failed;
 }
 
 const char *zri_schema_encode(const struct zri_schema *s, uint8_t *buf, size_t *nbytes)
@@ -159,16 +170,7 @@ const char *zri_schema_encode(const struct zri_schema *s, uint8_t *buf, size_t *
     msgpack_packer pk;
     msgpack_sbuffer_init(&sb);
     msgpack_packer_init(&pk, &sb, msgpack_sbuffer_write);
-    msgpack_pack_map(&pk, s->geometry == ZR_DENSE ? 2 : 1);
-    pack_str(&pk, "dtype");
-    pack_str(&pk, s->dtype);
-    if (s->geometry == ZR_DENSE) {
-        pack_str(&pk, "item_shape");
-        msgpack_pack_array(&pk, s->ndim);
-        for (uint32_t i = 0; i < s->ndim; i++)
-            msgpack_pack_uint64(&pk, s->shape[i]);
-    }
-    bool fits = sb.data && sb.size <= ZRI_SCHEMA_MAX;
+    bool fits = !pack_schema(&pk, s) && sb.size <= ZRI_SCHEMA_MAX;
     if (fits) {
         memcpy(buf, sb.data, sb.size);
         *nbytes = sb.size;
@@ -177,15 +179,59 @@ const char *zri_schema_encode(const struct zri_schema *s, uint8_t *buf, size_t *
     return fits ? NULL : "out of memory";
 }
 
+/* msgpack-c allocates a container before it sees whether its elements follow, so
+ * five bytes could ask for 64 GiB: the two containers of a schema are taken apart
+ * here, and msgpack-c decodes what is in them one scalar at a time. */
+struct cursor {
+    const uint8_t *bytes;
+    size_t nbytes, off;
+    msgpack_unpacked scalar;
+};
+
+/* A map or array of at most 65535 elements: `fix` with the count in its low bits,
+ * or `wide` with two bytes of count. */
+static bool take_count(struct cursor *c, uint8_t fix, uint8_t wide, uint32_t *count)
+{
+    const uint8_t *p = c->bytes + c->off;
+    size_t left = c->nbytes - c->off;
+    if (left >= 1 && (p[0] & 0xf0) == fix) {
+        *count = p[0] & 0x0f;
+        c->off += 1;
+        return true;
+    }
+    if (left >= 3 && p[0] == wide) {
+        *count = (uint32_t)p[1] << 8 | p[2];
+        c->off += 3;
+        return true;
+    }
+    return false;
+}
+
+static bool is_container(uint8_t first)
+{
+    return (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf);
+}
+
+/* The next scalar, or NULL: it lives until the next call. */
+static const msgpack_object *take_scalar(struct cursor *c)
+{
+    if (c->off >= c->nbytes || is_container(c->bytes[c->off]) ||
+        msgpack_unpack_next(&c->scalar, (const char *)c->bytes, c->nbytes, &c->off) !=
+            MSGPACK_UNPACK_SUCCESS)
+        return NULL;
+    return &c->scalar.data;
+}
+
 static bool is_str(const msgpack_object *o, const char *s)
 {
     return o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(s) &&
            !memcmp(o->via.str.ptr, s, strlen(s));
 }
 
-static const char *take_dtype(const msgpack_object *o, char *dtype)
+static const char *take_dtype(struct cursor *c, char *dtype)
 {
-    if (o->type != MSGPACK_OBJECT_STR)
+    const msgpack_object *o = take_scalar(c);
+    if (!o || o->type != MSGPACK_OBJECT_STR)
         return "schema dtype is not a string";
     if (o->via.str.size >= ZR_DTYPE_MAX || memchr(o->via.str.ptr, 0, o->via.str.size))
         return "schema dtype is not a NumPy dtype string";
@@ -194,45 +240,48 @@ static const char *take_dtype(const msgpack_object *o, char *dtype)
     return NULL;
 }
 
-static const char *take_shape(const msgpack_object *o, uint32_t *ndim, uint64_t *shape)
+static const char *take_shape(struct cursor *c, uint32_t *ndim, uint64_t *shape)
 {
-    if (o->type != MSGPACK_OBJECT_ARRAY)
+    if (!take_count(c, 0x90, 0xdc, ndim))
         return "schema item_shape is not an array";
-    if (o->via.array.size >= ZR_MAX_NDIM)
+    if (*ndim >= ZR_MAX_NDIM)
         return "schema item_shape has 64 dimensions or more";
-    *ndim = o->via.array.size;
     for (uint32_t i = 0; i < *ndim; i++) {
-        const msgpack_object *dim = &o->via.array.ptr[i];
-        if (dim->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+        const msgpack_object *dim = take_scalar(c);
+        if (!dim || dim->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return "schema item_shape holds something else than non-negative integers";
         shape[i] = dim->via.u64;
     }
     return NULL;
 }
 
-static const char *take_map(struct zri_schema *s, const msgpack_object *o)
+static const char *take_map(struct cursor *c, struct zri_schema *s)
 {
     char dtype[ZR_DTYPE_MAX];
     uint64_t shape[ZR_MAX_NDIM];
-    uint32_t ndim = 0;
+    uint32_t count, ndim = 0;
     bool has_dtype = false, has_shape = false;
-    if (o->type != MSGPACK_OBJECT_MAP)
+    if (!take_count(c, 0x80, 0xde, &count))
         return "schema is not a map";
-    for (uint32_t i = 0; i < o->via.map.size; i++) {
-        const msgpack_object_kv *kv = &o->via.map.ptr[i];
+    for (uint32_t i = 0; i < count; i++) {
+        const msgpack_object *key = take_scalar(c);
         const char *why;
-        if (is_str(&kv->key, "dtype") && !has_dtype) {
+        if (!key)
+            return "schema is not valid MsgPack";
+        if (is_str(key, "dtype") && !has_dtype) {
             has_dtype = true;
-            why = take_dtype(&kv->val, dtype);
-        } else if (is_str(&kv->key, "item_shape") && !has_shape) {
+            why = take_dtype(c, dtype);
+        } else if (is_str(key, "item_shape") && !has_shape) {
             has_shape = true;
-            why = take_shape(&kv->val, &ndim, shape);
+            why = take_shape(c, &ndim, shape);
         } else {
             why = "schema has a key that is neither dtype nor item_shape, or one twice";
         }
         if (why)
             return why;
     }
+    if (c->off != c->nbytes)
+        return "schema has bytes after its map";
     if (!has_dtype)
         return "schema has no dtype";
     return zri_schema_set(s, has_shape ? ZR_DENSE : ZR_RAGGED, dtype, ndim, shape);
@@ -240,13 +289,10 @@ static const char *take_map(struct zri_schema *s, const msgpack_object *o)
 
 const char *zri_schema_decode(struct zri_schema *s, const uint8_t *buf, size_t nbytes)
 {
-    msgpack_unpacked u;
-    msgpack_unpacked_init(&u);
-    size_t off = 0;
-    const char *why = "schema is not valid MsgPack";
-    if (msgpack_unpack_next(&u, (const char *)buf, nbytes, &off) == MSGPACK_UNPACK_SUCCESS)
-        why = off == nbytes ? take_map(s, &u.data) : "schema has bytes after its map";
-    msgpack_unpacked_destroy(&u);
+    struct cursor c = {.bytes = buf, .nbytes = nbytes};
+    msgpack_unpacked_init(&c.scalar);
+    const char *why = take_map(&c, s);
+    msgpack_unpacked_destroy(&c.scalar);
     return why;
 }
 
