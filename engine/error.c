@@ -3,6 +3,7 @@
  * Codes, their names, and the one place that fills a struct zr_error.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -101,19 +102,37 @@ static void one_line(char *s)
             *s = '?';
 }
 
+/* The reason stands at the end and the file at the start, so what is too long
+ * (a path may have 4096 bytes) loses its middle. */
+static void set_message(struct zr_error *err, const char *text)
+{
+    static const char gap[] = " ... ";
+    size_t n = strlen(text), capacity = sizeof err->message - 1;
+    if (n <= capacity) {
+        memcpy(err->message, text, n + 1);
+    } else {
+        size_t head = capacity / 4, tail = capacity - head - strlen(gap);
+        memcpy(err->message, text, head);
+        memcpy(err->message + head, gap, strlen(gap));
+        memcpy(err->message + head + strlen(gap), text + n - tail, tail + 1);
+    }
+    one_line(err->message);
+}
+
 static void fill(struct zr_error *err, int code, int sys_errno, uint64_t record, uint64_t offset,
                  const char *fmt, va_list args)
 {
+    char text[2 * PATH_MAX];
     err->code = code;
     err->sys_errno = sys_errno;
     err->record = record;
     err->offset = offset;
-    int n = vsnprintf(err->message, sizeof err->message, fmt, args);
+    int n = vsnprintf(text, sizeof text, fmt, args);
     if (n < 0)
-        err->message[0] = 0;
-    if (sys_errno && n >= 0 && (size_t)n < sizeof err->message)
-        snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", strerror(sys_errno));
-    one_line(err->message);
+        text[n = 0] = 0;
+    if (sys_errno && (size_t)n < sizeof text)
+        snprintf(text + n, sizeof text - (size_t)n, ": %s", strerror(sys_errno));
+    set_message(err, text);
 }
 
 int zri_fail(struct zr_error *err, int code, const char *fmt, ...)
