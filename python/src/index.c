@@ -11,10 +11,14 @@
  */
 #include "core.h"
 
-static int refuse_type(PyObject *key)
+/* Names what was given: for containers that is the dtype of their elements. */
+static int refuse_type(PyObject *key, PyArrayObject *array)
 {
-    PyErr_Format(PyExc_TypeError, "record indices must be integers or a bool mask, not %.100s",
-                 Py_TYPE(key)->tp_name);
+    static const char rule[] = "record indices must be integers or a bool mask, not";
+    if (PyArray_Check(key) || PyList_Check(key) || PyTuple_Check(key))
+        PyErr_Format(PyExc_TypeError, "%s %S", rule, (PyObject *)PyArray_DESCR(array));
+    else
+        PyErr_Format(PyExc_TypeError, "%s %.100s", rule, Py_TYPE(key)->tp_name);
     return -1;
 }
 
@@ -221,12 +225,7 @@ static int ids_from_array(struct ids *ids, PyArrayObject *array, PyObject *key, 
         return reserve(ids, 0);
     if (PyArray_ISINTEGER(array))
         return ids_from_integers(ids, array, length);
-    if (PyArray_Check(key)) {
-        PyErr_Format(PyExc_TypeError, "record indices must be integers or a bool mask, not %S",
-                     (PyObject *)PyArray_DESCR(array));
-        return -1;
-    }
-    return refuse_type(key);
+    return refuse_type(key, array);
 }
 
 /* A scalar is the list of itself, so that gather(3) is a batch of one. */
