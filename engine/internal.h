@@ -6,6 +6,7 @@
 #ifndef ZRI_INTERNAL_H
 #define ZRI_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -197,6 +198,34 @@ bool zri_reader_side_row(const struct zr_reader *r, uint64_t id, struct zri_side
 /* NULL, or what is wrong with the Ragged prefix at the head of a record. */
 const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
                              uint64_t logic_nbytes);
+
+/* ---------------------------------------------------------------- writer.c */
+
+#define ZRI_TEMP_NAME_PREFIX 200 /* bytes of the store's name kept in the hidden one */
+
+struct zr_writer {
+    char *path;
+    char *name;        /* last component of path */
+    char temp_name[ZRI_TEMP_NAME_PREFIX + 48];
+    char *parent;      /* the rest of path */
+    size_t made_count; /* parents that create made, innermost last in parent */
+    int parent_fd, dir_fd, meta_fd, data_fd, side_fd;
+    struct zri_header header; /* length and tail_off grow; under lock while tasks run */
+    struct zri_schema schema;
+    struct zri_encoder *encoder; /* NULL: raw */
+    uint64_t dict_sum;
+    bool durable;
+    bool failed;
+    pthread_mutex_t lock;
+};
+
+static inline bool zri_writer_is_ragged(const struct zr_writer *w)
+{
+    return w->schema.geometry == ZR_RAGGED;
+}
+/* Names the store and the file that could not be written. */
+int zri_write_failed(const struct zr_writer *w, int sys_errno, const char *name,
+                     struct zr_error *err);
 
 /* ---------------------------------------------------------------- gather.c */
 
