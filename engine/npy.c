@@ -211,6 +211,13 @@ static const char *check_size(struct zr_npy *npy, uint64_t file_nbytes)
     return NULL;
 }
 
+static int need_more(struct zr_npy *npy, uint64_t nbytes, const char *name, struct zr_error *err)
+{
+    npy->data_off = nbytes;
+    return zri_fail(err, ZR_E_BUFFER, "%s: its header takes the first %" PRIu64 " bytes", name,
+                    nbytes);
+}
+
 int zr_npy_parse(const void *head, size_t nbytes, uint64_t file_nbytes, const char *name,
                  struct zr_npy *npy, struct zr_error *err)
 {
@@ -219,10 +226,8 @@ int zr_npy_parse(const void *head, size_t nbytes, uint64_t file_nbytes, const ch
     if (file_nbytes < V1_HEAD_NBYTES)
         return zri_fail(err, ZR_E_NPY, "%s: not a .npy file: it has only %" PRIu64 " bytes", name,
                         file_nbytes);
-    if (nbytes < V2_HEAD_NBYTES && nbytes < file_nbytes) {
-        npy->data_off = V2_HEAD_NBYTES;
-        return ZR_E_BUFFER;
-    }
+    if (nbytes < V2_HEAD_NBYTES && nbytes < file_nbytes)
+        return need_more(npy, V2_HEAD_NBYTES, name, err);
     if (memcmp(b, magic, MAGIC_NBYTES))
         return zri_fail(err, ZR_E_NPY, "%s: not a .npy file", name);
     if (b[6] < 1 || b[6] > 3)
@@ -237,10 +242,8 @@ int zr_npy_parse(const void *head, size_t nbytes, uint64_t file_nbytes, const ch
     const char *why = text > MAX_PARSE_NBYTES    ? "its header is longer than 64 KiB"
                       : v.data_off > file_nbytes ? "it is cut short"
                                                  : NULL;
-    if (!why && v.data_off > nbytes) {
-        npy->data_off = v.data_off;
-        return ZR_E_BUFFER;
-    }
+    if (!why && v.data_off > nbytes)
+        return need_more(npy, v.data_off, name, err);
     if (!why) {
         struct cursor c = {(const char *)b + head_nbytes, (const char *)b + v.data_off};
         why = parse_dict(&c, &v);
