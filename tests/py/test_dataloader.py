@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: MIT
+"""DataLoader: threads, order, state, failures, the end."""
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+import zrecord
+import zrecord.dataloader
+from zrecord import DataLoader, Dense, Ragged, Sampler
+
+
+@pytest.fixture
+def streams(tmp_path):
+    x = np.arange(300, dtype=np.int64)
+    with Dense.create(tmp_path / "x", "i8", ()) as writer:
+        writer.append(x)
+    with Dense.create(tmp_path / "y", "f4", (2, 3), "raw") as writer:
+        writer.append(np.repeat(x, 6).reshape(-1, 2, 3).astype("f4"))
+    with Ragged.create(tmp_path / "r", "i4") as writer:
+        writer.append([np.full(i % 5 + 1, i, "i4") for i in range(300)])
+    stores = {name: zrecord.open(tmp_path / name) for name in "xyr"}
+    yield stores
+    for store in stores.values():
+        store.close()
+
+
+def expected_ids(steps, length=300, batch_size=16, mode=2, seed=42):
+    sampler = Sampler(length, batch_size, mode, seed)
+    batches = []
+    for step in steps:
+        sampler.seek(step)
+        batches.append(sampler.next().tolist())
+    return batches
+
+
+def no_threads_left():
+    deadline = time.monotonic() + 5
+    while any(t.name.startswith("zrecord") for t in threading.enumerate()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def ends_its_threads():
+    yield
+    gc.collect()
+    assert no_threads_left()
+
+
+def test_streams_line_up(streams):
+    with DataLoader(streams, batch_size=16) as loader:
+        for ids, batch in zip(expected_ids(range(50)), loader):
+            assert list(batch) == ["x", "y", "r"]
+            assert batch["x"].tolist() == ids
+            assert batch["y"].shape == (16, 2, 3) and batch["y"][:, 0, 0].tolist() == ids
+            assert isinstance(batch["r"], list) and [r[0] for r in batch["r"]] == ids
+            assert batch["x"].flags.writeable and batch["y"].flags.c_contiguous
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, Sampler.Mode.IID])
+def test_modes_and_seeds(streams, mode):
+    with DataLoader({"x": streams["x"]}, 1, 16, 2, mode, 7) as loader:
+        got = [next(loader)["x"].tolist() for _ in range(20)]
+    assert got == expected_ids(range(20), mode=mode, seed=7)
+
+
+def test_it_is_endless(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=100) as loader:
+        assert sum(len(b["x"]) for b in itertools.islice(loader, 50)) == 5000
+        with pytest.raises(TypeError):
+            len(loader)
+        assert iter(loader) is loader
+
+
+def test_a_batch_larger_than_the_store(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=1000) as loader:
+        assert sorted(next(loader)["x"].tolist()) == list(range(300))
+
+
+def test_transforms_run_at_the_same_time(streams):
+    barrier = threading.Barrier(3, timeout=10)
+
+    def transform(batch):
+        barrier.wait()
+        return batch["x"] * 2
+
+    with DataLoader({"x": streams["x"]}, transform_workers=3, batch_size=10, transform=transform) as loader:
+        for _ in range(9):
+            assert (next(loader) % 2 == 0).all()
+        barrier.abort()
+
+
+def slow_at(step_ids):
+    """A transform that is slow for every third batch."""
+    count = itertools.count()
+
+    def transform(batch):
+        if next(count) % 3 == 0:
+            time.sleep(0.01)
+        return batch["x"].tolist()
+
+    return transform
+
+
+def test_unordered_gives_every_batch_once(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16, transform=slow_at(3)) as loader:
+        got = [next(loader) for _ in range(40)]
+    expected = expected_ids(range(60))
+    assert all(batch in expected for batch in got)
+    assert len({tuple(batch) for batch in got}) == 40
+
+
+def test_ordered_keeps_the_order(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16, transform=slow_at(3), ordered=True) as loader:
+        assert [next(loader) for _ in range(40)] == expected_ids(range(40))
+
+
+def test_batches_under_way_are_bounded(streams):
+    made, taken, most = 0, 0, 0
+    lock = threading.Lock()
+
+    def transform(batch):
+        nonlocal made, most
+        with lock:
+            made += 1
+            most = max(most, made - taken)
+        return batch
+
+    with DataLoader({"x": streams["x"]}, 2, 16, 3, transform=transform) as loader:
+        for _ in range(30):
+            time.sleep(0.002)
+            next(loader)
+            with lock:
+                taken += 1
+        assert loader._run.under_way <= 5
+    assert most <= 6
+
+
+def test_batches_handed_out_are_not_kept(streams):
+    class Batch(dict):
+        pass
+
+    with DataLoader({"x": streams["x"]}, 1, 16, 1, transform=Batch, ordered=True) as loader:
+        ref = weakref.ref(next(loader))
+        next(loader)
+        gc.collect()
+        assert ref() is None
+
+
+# ---------------------------------------------------------------- validation
+
+
+def test_refused_streams(streams, tmp_path):
+    with pytest.raises(ValueError, match="at least one"):
+        DataLoader({})
+    with pytest.raises(ValueError, match="'z'"):
+        DataLoader({"x": streams["x"], "z": np.zeros(300)})
+    with Dense.create(tmp_path / "w", "i4", ()) as writer:
+        writer.append(np.zeros(7, "i4"))
+        with pytest.raises(ValueError, match="opened for reading"):
+            DataLoader({"w": writer})
+    short = Dense.open(tmp_path / "w")
+    with pytest.raises(ValueError, match="300.*7"):
+        DataLoader({"x": streams["x"], "w": short})
+    short.close()
+    with pytest.raises(ValueError, match="opened for reading"):
+        DataLoader({"w": short})
+    Dense.create(tmp_path / "e", "i4", ()).close()
+    with Dense.open(tmp_path / "e") as empty, pytest.raises(ValueError):
+        DataLoader({"e": empty})
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"transform_workers": 0}, ValueError),
+        ({"transform_workers": -1}, ValueError),
+        ({"transform_workers": True}, TypeError),
+        ({"transform_workers": 1.0}, TypeError),
+        ({"prefetch_size": 0}, ValueError),
+        ({"prefetch_size": False}, TypeError),
+        ({"prefetch_size": "4"}, TypeError),
+        ({"batch_size": 0}, ValueError),
+        ({"batch_size": 1.5}, TypeError),
+        ({"mode": 7}, ValueError),
+        ({"seed": -1}, ValueError),
+        ({"transform": 5}, TypeError),
+    ],
+    ids=repr,
+)
+def test_refused_options(streams, options, error):
+    with pytest.raises(error):
+        DataLoader({"x": streams["x"]}, **options)
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_failing_transform_reaches_the_consumer(streams, ordered):
+    def transform(batch):
+        raise LookupError("mine")
+
+    loader = DataLoader({"x": streams["x"]}, batch_size=16, transform=transform, ordered=ordered)
+    with pytest.raises(LookupError, match="mine") as caught:
+        next(loader)
+    if sys.version_info >= (3, 11):
+        assert any("transforming the batch of step" in note for note in caught.value.__notes__)
+    assert caught.traceback[-1].name == "transform"
+    with pytest.raises(StopIteration):
+        next(loader)
+    assert no_threads_left()
+    loader.close()
+
+
+def test_ordered_gives_what_came_before_the_failure(streams):
+    sampler_batches = expected_ids(range(10))
+
+    def transform(batch):
+        if batch["x"].tolist() == sampler_batches[7]:
+            raise LookupError
+        time.sleep(0.002)
+        return batch["x"].tolist()
+
+    loader = DataLoader({"x": streams["x"]}, batch_size=16, transform=transform, ordered=True)
+    for ids in sampler_batches[:7]:
+        assert next(loader) == ids
+    with pytest.raises(LookupError):
+        next(loader)
+    assert loader.state_dict()["step"] == 7
+
+
+def test_a_failing_gather_names_stream_and_step(tmp_path):
+    with Dense.create(tmp_path / "d", "i8", (100,), "zstd") as writer:
+        writer.append(np.random.default_rng(0).integers(0, 9, (50, 100)))
+    with open(tmp_path / "d" / "data.zr", "r+b") as file:
+        file.seek(10)
+        file.write(b"\x00" * 40)
+    with Dense.open(tmp_path / "d") as store, DataLoader({"broken": store}, batch_size=50) as loader:
+        with pytest.raises(zrecord.ZrecordError) as caught:
+            next(loader)
+        assert caught.value.code == -7 and caught.value.record is not None
+        assert str(tmp_path / "d") in str(caught.value)
+        if sys.version_info >= (3, 11):
+            assert any("'broken'" in note and "step 0" in note for note in caught.value.__notes__)
+
+
+def test_a_stream_closed_underneath(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16, prefetch_size=1) as loader:
+        next(loader)
+        streams["x"].close()
+        with pytest.raises(RuntimeError, match="closed"):
+            for _ in loader:
+                pass
+
+
+def test_base_exceptions_of_a_transform_are_not_lost(streams):
+    def transform(batch):
+        raise SystemExit(3)
+
+    with DataLoader({"x": streams["x"]}, transform=transform) as loader:
+        with pytest.raises(SystemExit):
+            next(loader)
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_close_is_prompt_in_any_state(streams):
+    for transform in (zrecord.dataloader.identity, lambda batch: batch):
+        for take in (0, 1, 5):
+            loader = DataLoader({"x": streams["x"]}, batch_size=16, transform=transform)
+            for _ in range(take):
+                next(loader)
+            start = time.monotonic()
+            loader.close()
+            assert time.monotonic() - start < 1
+            assert no_threads_left()
+            loader.close()
+            with pytest.raises(StopIteration):
+                next(loader)
+
+
+def test_close_wakes_a_waiting_consumer(streams):
+    gate = threading.Event()
+    loader = DataLoader({"x": streams["x"]}, 1, 16, 1, transform=lambda batch: gate.wait())
+    result = []
+    consumer = threading.Thread(target=lambda: result.append(next(loader, "end")))
+    consumer.start()
+    time.sleep(0.05)
+    loader._run.stop()
+    consumer.join(5)
+    assert result == ["end"]
+    gate.set()
+    loader.close()
+
+
+def test_close_inside_a_transform(streams):
+    done = threading.Event()
+
+    def transform(batch):
+        loader_box[0].close()
+        done.set()
+        return batch
+
+    loader_box = []
+    ready = threading.Event()
+    loader = DataLoader({"x": streams["x"]}, 1, 16, 1, transform=lambda b: (ready.wait(), transform(b))[1])
+    loader_box.append(loader)
+    ready.set()
+    assert done.wait(5)
+    assert next(loader, "end") == "end"
+    loader_box.clear()
+
+
+def test_a_stuck_transform_does_not_hang_close(streams, monkeypatch):
+    monkeypatch.setattr(zrecord.dataloader, "JOIN_SECONDS", 0.2)
+    gate, entered = threading.Event(), threading.Event()
+    loader = DataLoader({"x": streams["x"]}, 1, transform=lambda batch: (entered.set(), gate.wait()))
+    assert entered.wait(5)
+    with pytest.warns(RuntimeWarning, match="left behind"):
+        loader.close()
+    gate.set()
+
+
+def test_a_forgotten_loader_ends(streams):
+    loader = DataLoader({"x": streams["x"]}, batch_size=16, transform=lambda batch: batch)
+    next(loader)
+    del loader
+    gc.collect()
+    assert no_threads_left()
+
+
+def test_many_loaders_one_after_the_other(streams):
+    for i in range(100):
+        with DataLoader({"x": streams["x"]}, 2, 16, 2, transform=lambda batch: batch) as loader:
+            if i % 2:
+                next(loader)
+
+
+PROGRAM = """
+import sys, threading, time
+import numpy as np, zrecord
+path = sys.argv[1]
+loader = zrecord.DataLoader({"x": zrecord.Dense.open(path)}, batch_size=16, transform=TRANSFORM)
+next(loader)
+"""
+
+
+@pytest.mark.parametrize("transform", ["zrecord.dataloader.identity", "lambda b: b", "lambda b: b['x'] * 2"])
+def test_the_interpreter_exits_with_a_loader_open(streams, tmp_path, transform):
+    for _ in range(3):
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM.replace("TRANSFORM", transform), str(tmp_path / "x")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16) as loader:
+        next(loader)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                next(loader)
+            except RuntimeError:
+                loader.close()
+                with DataLoader({"x": streams["x"]}, batch_size=16) as fresh:
+                    status = 0 if next(fresh)["x"].tolist() == expected_ids([0])[0] else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        next(loader)
+
+
+# ---------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True, "transform": lambda batch: batch}])
+def test_state_resumes_exactly(streams, options):
+    x = {"x": streams["x"]}
+    expected = expected_ids(range(30))
+    for cut in (0, 1, 7, 20):
+        with DataLoader(x, batch_size=16, **options) as loader:
+            for _ in range(cut):
+                next(loader)
+            time.sleep(0.01)
+            state = loader.state_dict()
+        assert state["step"] == cut and state["ahead"] == []
+        with DataLoader(x, batch_size=16, **options) as loader:
+            next(loader)
+            loader.load_state_dict(state)
+            assert [next(loader)["x"].tolist() for _ in range(30 - cut)] == expected[cut:]
+
+
+def test_state_of_an_unordered_loader_loses_and_repeats_nothing(streams):
+    x = {"x": streams["x"]}
+    got = []
+    state = None
+    for _ in range(8):
+        with DataLoader(x, batch_size=16, transform=slow_at(3)) as loader:
+            if state:
+                loader.load_state_dict(state)
+            got += [next(loader) for _ in range(7)]
+            state = loader.state_dict()
+            assert len(state["ahead"]) <= 8
+    with DataLoader(x, batch_size=16, ordered=True) as loader:
+        loader.load_state_dict(state)
+        while len(got) < 80:
+            got.append(next(loader)["x"].tolist())
+    assert sorted(got) == sorted(expected_ids(range(80)))
+
+
+def test_state_is_plain_data_and_checked(streams):
+    import json
+
+    with DataLoader({"x": streams["x"]}, batch_size=16) as loader:
+        next(loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.load_state_dict(state)
+        assert next(loader)["x"].tolist() == expected_ids([1])[0]
+        for key, value in (("seed", 1), ("batch_size", 17), ("length", 299), ("mode", 0), ("version", 2)):
+            with pytest.raises(ValueError, match=key):
+                loader.load_state_dict({**state, key: value})
+        assert next(loader)["x"].tolist() == expected_ids([2])[0]
+
+
+def test_several_consumers(streams):
+    got, lock = [], threading.Lock()
+    with DataLoader({"x": streams["x"]}, batch_size=16, ordered=True, transform=lambda b: b["x"].tolist()) as loader:
+
+        def consume():
+            for _ in range(20):
+                batch = next(loader)
+                with lock:
+                    got.append(batch)
+
+        threads = [threading.Thread(target=consume) for _ in range(3)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+    assert sorted(got) == sorted(expected_ids(range(60)))
+
+
+def test_no_warnings_in_normal_use(streams):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with DataLoader(streams, batch_size=16, transform=lambda batch: batch) as loader:
+            for _ in range(10):
+                next(loader)
