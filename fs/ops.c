@@ -64,7 +64,7 @@ static int damaged(struct fs *fs, uint64_t id, const struct zr_error *err)
 {
     counters_add(fs->counters, EVENT_ERRORS, 1);
     if (err->code == ZR_E_NOMEM) {
-        report(LOG_ERR, "record %llu: %s", (unsigned long long)id, err->message);
+        report(LOG_ERR, "%s", err->message);
         return ENOMEM;
     }
     report_damage_add(fs->damage, id, err);
@@ -446,7 +446,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
         .f_frsize = BLOCK_NBYTES,
         .f_blocks = (fs->info.disk_nbytes + BLOCK_NBYTES - 1) / BLOCK_NBYTES,
         .f_files = fs->info.length + 1,
-        .f_namemax = TREE_NAME_MAX - 1,
+        .f_namemax = 255, /* longer names are absent like others, not refused */
     };
     fuse_reply_statfs(req, &st);
 }

@@ -86,7 +86,7 @@ void report_damage_add(struct report_damage *d, uint64_t record, const struct zr
     bool is_full = is_new && d->count == REPORT_DAMAGE_MAX;
     pthread_mutex_unlock(&d->lock);
     if (is_new)
-        report(LOG_ERR, "record %llu: %s", (unsigned long long)record, err->message);
+        report(LOG_ERR, "%s", err->message); /* it names file and record */
     if (is_full)
         report(LOG_ERR, "%d damaged records; further ones are counted but not named (zrecord verify names all)",
                REPORT_DAMAGE_MAX);
