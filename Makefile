@@ -159,7 +159,9 @@ check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 	  CK_FORK=no valgrind -q --error-exitcode=9 --leak-check=full $$test || status=1; done; exit $$status
 
 TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
--bugprone-narrowing-conversions,-bugprone-assignment-in-if-condition,-clang-analyzer-valist.Uninitialized,$\
+-bugprone-narrowing-conversions,-bugprone-implicit-widening-of-multiplication-result,$\
+-bugprone-assignment-in-if-condition,-bugprone-suspicious-string-compare,-clang-analyzer-valist.Uninitialized,$\
+-clang-analyzer-optin.portability.UnixAPI,$\\
 -clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling
 
 lint: lint-tidy lint-cppcheck ## clang-tidy and cppcheck over engine, mount and tools
