@@ -254,12 +254,19 @@ int ops_decode(void *ctx, uint64_t key, struct cache_bytes *out, struct zr_error
     return code;
 }
 
-/* Replies with the part of the file that was asked for; returns its bytes. */
-static size_t reply_slice(fuse_req_t req, const void *bytes, uint64_t nbytes, size_t size, off_t off)
+static size_t slice_nbytes(uint64_t nbytes, size_t size, off_t off)
 {
-    uint64_t start = (uint64_t)off < nbytes ? (uint64_t)off : nbytes;
-    size_t slice = nbytes - start < size ? (size_t)(nbytes - start) : size;
-    fuse_reply_buf(req, (const char *)bytes + start, slice);
+    uint64_t left = (uint64_t)off < nbytes ? nbytes - (uint64_t)off : 0;
+    return left < size ? (size_t)left : size;
+}
+
+/* Replies with the part of a record that was asked for; returns its bytes.
+ * Counted first: whoever has the reply may look at the counters at once. */
+static size_t reply_record(fuse_req_t req, const struct cache_bytes *record, size_t size, off_t off)
+{
+    size_t slice = slice_nbytes(record->nbytes, size, off);
+    counters_add(fs_of(req)->counters, EVENT_READ_BYTES, slice);
+    fuse_reply_buf(req, slice ? (const char *)record->bytes + off : NULL, slice);
     return slice;
 }
 
@@ -271,9 +278,8 @@ static int read_direct(fuse_req_t req, struct fs *fs, uint64_t id, size_t size, 
     int code = ops_decode(fs, id, &record, err);
     if (code != ZR_OK)
         return code;
-    size_t slice = reply_slice(req, record.bytes, record.nbytes, size, off);
+    reply_record(req, &record, size, off);
     zr_buffer_free(record.block);
-    counters_add(fs->counters, EVENT_READ_BYTES, slice);
     return ZR_OK;
 }
 
@@ -285,12 +291,9 @@ static int read_cached(fuse_req_t req, struct fs *fs, uint64_t id, size_t size, 
     int code = cache_get(fs->cache, id, &entry, &outcome, err);
     if (code != ZR_OK)
         return code;
-    const struct cache_bytes *record = cache_entry_bytes(entry);
-    size_t slice = reply_slice(req, record->bytes, record->nbytes, size, off);
-    cache_put(fs->cache, entry, slice);
     if (outcome != CACHE_DECODED)
         counters_add(fs->counters, outcome == CACHE_HIT ? EVENT_CACHE_HITS : EVENT_CACHE_WAITS, 1);
-    counters_add(fs->counters, EVENT_READ_BYTES, slice);
+    cache_put(fs->cache, entry, reply_record(req, cache_entry_bytes(entry), size, off));
     return ZR_OK;
 }
 
@@ -319,7 +322,8 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
         read_record(req, fs, id, size, off);
     } else if ((text = control_pin(fs->control, ino, &nbytes))) {
         counters_add(fs->counters, EVENT_CONTROL_READS, 1);
-        reply_slice(req, text, nbytes, size, off);
+        size_t slice = slice_nbytes(nbytes, size, off);
+        fuse_reply_buf(req, slice ? text + off : NULL, slice);
         control_unpin(fs->control, ino);
     } else {
         fuse_reply_err(req, ESTALE);
