@@ -95,6 +95,12 @@ static struct block *map_block(size_t nbytes)
     return b;
 }
 
+/* What the system gave for it: mappings are whole huge pages. */
+static size_t block_nbytes(const struct block *b)
+{
+    return b->map_nbytes ? b->map_nbytes : class_nbytes(b->class_index);
+}
+
 static void release(struct block *b)
 {
     if (b->map_nbytes)
@@ -127,7 +133,7 @@ void *zr_buffer_alloc(size_t nbytes)
     struct block *b = idle[index];
     if (b) {
         idle[index] = b->older;
-        idle_nbytes -= class_nbytes(index);
+        idle_nbytes -= block_nbytes(b);
     }
     pthread_mutex_unlock(&lock);
     if (!b && !(b = fresh(class_nbytes(index))))
@@ -144,7 +150,7 @@ static struct block *take_excess(size_t keep)
         while (idle[i] && idle_nbytes > keep) {
             struct block *b = idle[i];
             idle[i] = b->older;
-            idle_nbytes -= class_nbytes(i);
+            idle_nbytes -= block_nbytes(b);
             b->older = out;
             out = b;
         }
@@ -165,7 +171,7 @@ void zr_buffer_free(void *p)
     if (!p)
         return;
     struct block *b = (struct block *)((uint8_t *)p - HEAD_NBYTES);
-    size_t nbytes = class_nbytes(b->class_index);
+    size_t nbytes = block_nbytes(b);
     pthread_mutex_lock(&lock);
     bool keep = nbytes <= limit_nbytes;
     struct block *excess = NULL;
