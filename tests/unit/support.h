@@ -425,14 +425,27 @@ static int run_tests(const char *name, const TTest *const *tests, size_t count, 
     return failed != 0;
 }
 
-/* Leaves a test with the reason; missing pieces must not hide where CI=true. */
+static UNUSED void say_skipped(const char *function, const char *reason)
+{
+    printf("SKIP %.*s: %s\n", (int)strlen(function) - 3, function, reason); /* less Check's _fn */
+    fflush(stdout);
+}
+
+/* Leaves a test with the reason; a missing piece must not hide where CI=true. */
 #define skip_test(reason)                                                                          \
     do {                                                                                           \
         const char *ci_ = getenv("CI");                                                            \
-        printf("SKIP %s: %s\n", __func__, reason);                                                 \
-        fflush(stdout);                                                                            \
+        say_skipped(__func__, reason);                                                             \
         ck_assert_msg(!ci_ || strcmp(ci_, "true"), "skipped although CI=true: %s", reason);        \
         return;                                                                                    \
     } while (0)
+
+/* Leaves a test that a sanitizer cannot run. */
+#define skip_under(sanitizer, reason)                                                              \
+    if (sanitizer) {                                                                               \
+        say_skipped(__func__, reason);                                                             \
+        return;                                                                                    \
+    }
+#define NO_THREADED_FORK "ThreadSanitizer does not follow a fork of a threaded process"
 
 #endif
