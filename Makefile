@@ -161,7 +161,7 @@ check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
 -bugprone-narrowing-conversions,-bugprone-implicit-widening-of-multiplication-result,$\
 -bugprone-assignment-in-if-condition,-bugprone-suspicious-string-compare,-clang-analyzer-valist.Uninitialized,$\
--clang-analyzer-optin.portability.UnixAPI,$\\
+-clang-analyzer-optin.portability.UnixAPI,$\
 -clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling
 
 lint: lint-tidy lint-cppcheck ## clang-tidy and cppcheck over engine, mount and tools

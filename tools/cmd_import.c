@@ -10,7 +10,7 @@
 #include "source.h"
 
 #define PIECE_MIN_NBYTES ((size_t)1 << 20)
-#define PIECE_MAX_NBYTES ((size_t)64 << 20)
+#define PIECE_MAX_NBYTES ((size_t)16 << 20)
 #define DICT_FILE_MAX_NBYTES ((size_t)16 << 20)
 #define LEVEL_MIN (-131072) /* zstd's own range */
 #define LEVEL_MAX 22
