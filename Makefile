@@ -124,7 +124,9 @@ check: setup ## set up, build, and run every test
 	@$(AGAIN) check-py
 
 check-unit: $(UNIT_BIN) ## unit tests of engine and mount (Check)
-	@status=0; for test in $(UNIT_BIN); do $$test || status=1; done; exit $$status
+	@status=0; for test in $(UNIT_BIN); do \
+	  if $$test >$$test.log 2>&1; then echo "$${test##*/}: $$(tail -n 1 $$test.log)"; \
+	  else cat $$test.log; status=1; fi; done; exit $$status
 
 check-fuzz: $(FUZZ_BIN) ## replay the fuzzers' corpora
 	@for fuzz in $(FUZZ_BIN); do $$fuzz tests/fuzz/corpus/$${fuzz##*/fuzz_} || exit 1; done
