@@ -3,11 +3,12 @@
  * The seam to the operating system: files, guarded mappings, locks, sync.
  *
  * A mapped file that is cut short, or whose disk fails, raises SIGBUS at the
- * reader.  The handler here replaces the failing page of a registered mapping
- * by zeros, marks the mapping failed, and lets the reader run on; whoever read
- * through it asks zri_file_trusted() afterwards and repeats the work with pread,
- * which reports the exact error.  Nothing is unwound, so a decoder caught in the
- * middle keeps its state sound.
+ * reader.  The handler here replaces a registered mapping by zeros, marks it
+ * failed, and lets the reader run on; whoever read through it asks
+ * zri_file_trusted() afterwards and repeats the work with pread, which reports
+ * the exact error.  Nothing is unwound, so a decoder caught in the middle keeps
+ * its state sound.  All of the mapping goes at once: page by page, a large file
+ * would run into the kernel's limit on mappings.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,15 +26,16 @@
 /* Guards are never freed, only reused: the handler walks the list without a
  * lock while others add and remove. */
 struct zri_guard {
-    _Atomic uintptr_t start, end; /* start 0: free */
+    _Atomic uintptr_t start, end; /* start 0: free; CLAIMED: being set, covers nothing */
     _Atomic bool failed;
     struct zri_guard *next; /* set before it is reachable */
 };
 
+#define CLAIMED UINTPTR_MAX
+
 static _Atomic(struct zri_guard *) guards;
 static pthread_once_t handler_once = PTHREAD_ONCE_INIT;
 static struct sigaction previous;
-static uintptr_t page_nbytes;
 
 static void chain(int sig, siginfo_t *info, void *context)
 {
@@ -51,14 +53,15 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     int saved_errno = errno;
     uintptr_t addr = (uintptr_t)info->si_addr;
     for (struct zri_guard *g = atomic_load(&guards); g; g = g->next) {
-        uintptr_t start = atomic_load(&g->start);
-        if (!start || addr < start || addr >= atomic_load(&g->end))
+        uintptr_t start = atomic_load(&g->start), end = atomic_load(&g->end);
+        if (!start || addr < start || addr >= end)
+            continue;
+        if (atomic_load(&g->start) != start) /* used again meanwhile: start and end do not belong */
             continue;
         /* Before the zeros can be seen by any thread. */
         atomic_store(&g->failed, true);
-        void *page = (void *)(addr & ~(page_nbytes - 1));
-        if (mmap(page, page_nbytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-            page) {
+        if (mmap((void *)start, end - start, PROT_READ,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
             errno = saved_errno;
             return;
         }
@@ -69,7 +72,6 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 
 static void install_handler(void)
 {
-    page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     struct sigaction sa = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&sa.sa_mask);
     sigaction(SIGBUS, &sa, &previous);
@@ -80,15 +82,14 @@ static struct zri_guard *guard_add(uintptr_t start, uintptr_t end)
     struct zri_guard *g;
     for (g = atomic_load(&guards); g; g = g->next) {
         uintptr_t expected = 0;
-        /* 1 claims it and covers nothing until end is right. */
-        if (atomic_compare_exchange_strong(&g->start, &expected, 1))
+        if (atomic_compare_exchange_strong(&g->start, &expected, CLAIMED))
             break;
     }
     if (!g) {
         g = calloc(1, sizeof *g);
         if (!g)
             return NULL;
-        atomic_store(&g->start, 1);
+        atomic_store(&g->start, CLAIMED);
         g->next = atomic_load(&guards);
         while (!atomic_compare_exchange_weak(&guards, &g->next, g))
             ;
