@@ -294,6 +294,7 @@ static void hostile_schemas(void)
         S("schema-key-twice", "\x82\xa5" "dtype\xa3<i4\xa5" "dtype\xa3<i4"),
         S("schema-int-key", "\x81\x01\xa3<i4"),
         S("schema-dtype-int", "\x81\xa5" "dtype\x04"),
+        S("schema-dtype-empty", "\x81\xa5" "dtype\xa0"),
         S("schema-dtype-object", "\x81\xa5" "dtype\xa2|O"),
         S("schema-dtype-struct", "\x81\xa5" "dtype\x91\x92\xa1" "a\xa3<i4"),
         S("schema-dtype-nul", "\x81\xa5" "dtype\xa4<i4\0"),

@@ -153,6 +153,7 @@ static const struct {
     S("\x81\xa5" "dtype", "not a string"),
     S("\x81\xa5" "dtype\xa3<i", "not a string"),
     S("\x81\xa5" "dtype\x04", "not a string"),
+    S("\x81\xa5" "dtype\xa0", "not a NumPy dtype string"),
     S("\x81\xa5" "dtype\xc4\x03<i4", "not a string"),
     S("\x81\xa5" "dtype\xa4<i4\0", "not a NumPy dtype string"),
     S("\x81\xa5" "dtype\xa2|O", "object"),
