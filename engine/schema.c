@@ -233,7 +233,8 @@ static const char *take_dtype(struct cursor *c, char *dtype)
     const msgpack_object *o = take_scalar(c);
     if (!o || o->type != MSGPACK_OBJECT_STR)
         return "schema dtype is not a string";
-    if (o->via.str.size >= ZR_DTYPE_MAX || memchr(o->via.str.ptr, 0, o->via.str.size))
+    if (o->via.str.size == 0 || o->via.str.size >= ZR_DTYPE_MAX ||
+        memchr(o->via.str.ptr, 0, o->via.str.size))
         return "schema dtype is not a NumPy dtype string";
     memcpy(dtype, o->via.str.ptr, o->via.str.size);
     dtype[o->via.str.size] = 0;
