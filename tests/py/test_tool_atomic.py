@@ -137,14 +137,14 @@ def test_no_permission_to_write(as_nobody):
 # ---------------------------------------------------------------- signals
 
 
-def interrupt(args, number, begun, timeout=60):
+def interrupt(args, number, begun, timeout=60, delay=0.01):
     """Starts zrecord, sends the signal once something was begun, returns (status, stderr)."""
     child = subprocess.Popen([BUILD / "zrecord", *map(str, args)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     end = time.monotonic() + timeout
     while not begun():
         assert child.poll() is None and time.monotonic() < end, "ended before it could be interrupted"
         time.sleep(0.002)
-    time.sleep(0.05)
+    time.sleep(delay)
     child.send_signal(number)
     _, stderr = child.communicate(timeout=timeout)
     return child.returncode, stderr
@@ -189,7 +189,7 @@ def test_a_killed_import_leaves_nothing_that_opens_and_can_be_repeated(here, zre
 
 def test_interrupted_while_training(here):
     np.save("a.npy", noise(100_000, 2000))
-    status, _ = interrupt(["import", "a.npy", "s", "--codec", "zstd_dict", "--tier", "max"], signal.SIGINT, lambda: True)
+    status, _ = interrupt(["import", "a.npy", "s", "--codec", "zstd_dict", "--tier", "max"], signal.SIGINT, lambda: True, delay=0.2)
     assert status == -signal.SIGINT
     assert os.listdir() == ["a.npy"]
 
