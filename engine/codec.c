@@ -29,17 +29,20 @@ struct zri_decoder {
 };
 
 static pthread_key_t dctx_key;
+static bool has_key;
 static pthread_once_t dctx_once = PTHREAD_ONCE_INIT;
 static __thread ZSTD_DCtx *thread_dctx;
 
+/* Other destructors of the thread may decode after this one, and get a new one. */
 static void free_dctx(void *p)
 {
+    thread_dctx = NULL;
     ZSTD_freeDCtx(p);
 }
 
 static void make_key(void)
 {
-    pthread_key_create(&dctx_key, free_dctx);
+    has_key = pthread_key_create(&dctx_key, free_dctx) == 0;
 }
 
 static ZSTD_DCtx *get_dctx(void)
@@ -47,7 +50,8 @@ static ZSTD_DCtx *get_dctx(void)
     if (!thread_dctx) {
         pthread_once(&dctx_once, make_key);
         thread_dctx = ZSTD_createDCtx();
-        pthread_setspecific(dctx_key, thread_dctx);
+        if (has_key) /* else it lives as long as the process */
+            pthread_setspecific(dctx_key, thread_dctx);
     }
     return thread_dctx;
 }
