@@ -58,7 +58,7 @@ missing_packages() {
     has rsync || echo rsync
     has zip || echo zip
     has file || echo file
-    has perl || echo perl
+    perl -MFile::Find -e 1 2>/dev/null || echo perl # more than the perl-base that is always there
     has getfattr || echo attr
     has setpriv || echo util-linux
     has g++ || echo g++ # the header must be usable from C++
