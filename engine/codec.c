@@ -8,8 +8,11 @@
  * and should go when the writer goes.
  */
 #define ZSTD_STATIC_LINKING_ONLY
+#include <zdict.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
+#include <endian.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -54,6 +57,16 @@ static ZSTD_DCtx *get_dctx(void)
             pthread_setspecific(dctx_key, thread_dctx);
     }
     return thread_dctx;
+}
+
+bool zri_dict_is_sound(const void *dict, size_t dict_nbytes)
+{
+    uint32_t magic = 0;
+    memcpy(&magic, dict, dict_nbytes < sizeof magic ? 0 : sizeof magic);
+    if (le32toh(magic) != ZSTD_MAGIC_DICTIONARY)
+        return true; /* any other bytes serve as they are */
+    size_t n = ZDICT_getDictHeaderSize(dict, dict_nbytes);
+    return !ZDICT_isError(n) || ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation;
 }
 
 struct zri_decoder *zri_decoder_new(int codec, const void *dict, size_t dict_nbytes)

@@ -42,7 +42,7 @@ static void store32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
-const char *zri_header_decode(struct zri_header *h, const uint8_t *page, uint64_t file_nbytes)
+const char *zri_header_decode(struct zri_header *h, const uint8_t *page)
 {
     struct zri_header v = {
         .length = load64(page),
@@ -62,8 +62,6 @@ const char *zri_header_decode(struct zri_header *h, const uint8_t *page, uint64_
     for (size_t i = ZRI_HEADER_NBYTES + v.schema_nbytes; i < ZRI_PAGE_NBYTES; i++)
         if (page[i])
             return "padding after the schema is not zero";
-    if (v.length > (file_nbytes - ZRI_PAGE_NBYTES) / ZRI_ENTRY_NBYTES)
-        return "the record table is cut short";
     if (v.length == 0 && v.tail_off != 0)
         return "no records but a data length";
     *h = v;

@@ -32,8 +32,9 @@ struct zri_entry {
     uint32_t logic_nbytes;
 };
 
-/* page holds ZRI_PAGE_NBYTES; NULL, or what is wrong.  file_nbytes bounds length. */
-const char *zri_header_decode(struct zri_header *h, const uint8_t *page, uint64_t file_nbytes);
+/* page holds ZRI_PAGE_NBYTES; NULL, or what is wrong.  Whether the table that it
+ * announces is there is for the caller to see. */
+const char *zri_header_decode(struct zri_header *h, const uint8_t *page);
 /* Writes all of page: header, schema, zero padding. */
 void zri_header_encode(const struct zri_header *h, const uint8_t *schema, uint8_t *page);
 

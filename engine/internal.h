@@ -42,6 +42,8 @@ struct zri_file {
 
 /* errno style: 0 or a positive errno. */
 int zri_file_open(struct zri_file *f, int dir_fd, const char *name);
+/* Takes its size again, e.g. once a lock keeps it as it is; before mapping. */
+int zri_file_update(struct zri_file *f);
 /* Maps all of it, guarded; an empty file stays unmapped. */
 int zri_file_map(struct zri_file *f);
 void zri_file_close(struct zri_file *f);
@@ -103,6 +105,8 @@ const char *zri_decode(const struct zri_decoder *d, const void *src, size_t phys
 /* Decodes only the first nbytes. */
 const char *zri_decode_head(const struct zri_decoder *d, const void *src, size_t phys_nbytes,
                             void *dst, size_t nbytes);
+/* Whether zstd can load it: false only when the dictionary is the reason. */
+bool zri_dict_is_sound(const void *dict, size_t dict_nbytes);
 /* NULL, or how the dictionary does not fit this frame. */
 const char *zri_decoder_mismatch(const struct zri_decoder *d, const void *src, size_t phys_nbytes);
 

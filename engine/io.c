@@ -123,6 +123,15 @@ int zri_file_open(struct zri_file *f, int dir_fd, const char *name)
     return 0;
 }
 
+int zri_file_update(struct zri_file *f)
+{
+    struct stat st;
+    if (fstat(f->fd, &st))
+        return errno;
+    f->nbytes = (uint64_t)st.st_size;
+    return 0;
+}
+
 int zri_file_map(struct zri_file *f)
 {
     if (f->nbytes == 0 || f->bytes)

@@ -80,6 +80,10 @@ static int open_files(struct zr_reader *r, int dir_fd, struct zri_file *dict, st
         return no_store(r, dir_fd, ZRI_META_NAME, e, err);
     if (zri_lock(r->meta.fd, false))
         return zri_fail(err, ZR_E_BUSY, "%s: busy: a writer is still building this store", r->path);
+    /* A writer that works in place may have finished since it was opened. */
+    e = zri_file_update(&r->meta);
+    if (e)
+        return read_failed(r, e, ZRI_META_NAME, err);
     e = zri_file_open(&r->data, dir_fd, ZRI_DATA_NAME);
     if (e)
         return no_store(r, dir_fd, ZRI_DATA_NAME, e, err);
@@ -107,15 +111,14 @@ static void stat_files(struct zr_reader *r, const struct zri_file *dict)
     }
 }
 
-static int map_files(struct zr_reader *r, struct zr_error *err)
+/* What cannot be mapped (no address space, a filesystem without) is read with
+ * pread. */
+static void map_files(struct zr_reader *r)
 {
     struct zri_file *files[] = {&r->meta, &r->data, &r->side};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        int e = files[i]->fd < 0 ? 0 : zri_file_map(files[i]);
-        if (e)
-            return zri_fail_errno(err, e, "%s: cannot map its files", r->path);
-    }
-    return ZR_OK;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (files[i]->fd >= 0)
+            zri_file_map(files[i]);
 }
 
 /* ---------------------------------------------------------------- header and dictionary */
@@ -130,9 +133,14 @@ static int read_header(struct zr_reader *r, struct zr_error *err)
     int e = zri_file_read(&r->meta, 0, page, sizeof page);
     if (e)
         return read_failed(r, e, ZRI_META_NAME, err);
-    const char *why = zri_header_decode(&r->header, page, r->meta.nbytes);
+    const char *why = zri_header_decode(&r->header, page);
     if (why)
         return zri_fail(err, ZR_E_FORMAT, "%s/%s: %s", r->path, ZRI_META_NAME, why);
+    if (r->header.length > (r->meta.nbytes - ZRI_PAGE_NBYTES) / ZRI_ENTRY_NBYTES)
+        return zri_fail(err, ZR_E_TRUNCATED,
+                        "%s/%s: file is cut short: %" PRIu64 " bytes do not hold the table of %" PRIu64
+                        " records",
+                        r->path, ZRI_META_NAME, r->meta.nbytes, r->header.length);
     why = zri_schema_decode(&r->schema, page + ZRI_HEADER_NBYTES, r->header.schema_nbytes);
     if (why)
         return zri_fail(err, ZR_E_SCHEMA, "%s/%s: %s", r->path, ZRI_META_NAME, why);
@@ -196,7 +204,7 @@ static int read_dict(struct zr_reader *r, const struct zri_file *dict, struct zr
 static int make_decoder(struct zr_reader *r, struct zr_error *err)
 {
     r->decoder = zri_decoder_new(r->header.codec, r->dict, r->dict_nbytes);
-    if (!r->decoder && r->dict)
+    if (!r->decoder && r->dict && !zri_dict_is_sound(r->dict, r->dict_nbytes))
         return zri_fail(err, ZR_E_DICT, "%s/%s: not a dictionary that zstd can load", r->path,
                         ZRI_DICT_NAME);
     if (!r->decoder)
@@ -309,7 +317,7 @@ int zr_reader_open(struct zr_reader **out, const char *path,
     if (!rc)
         rc = load(r, &dict, err);
     if (!rc && !(options && options->access == ZR_ACCESS_READ))
-        rc = map_files(r, err);
+        map_files(r);
     stat_files(r, &dict);
     zri_file_close(&dict);
     if (dir_fd >= 0)

@@ -176,9 +176,11 @@ static int make_encoder(struct zr_writer *w, const struct zr_writer_options *o,
     if (o->codec == ZR_RAW)
         return ZR_OK;
     w->encoder = zri_encoder_new(o->codec, o->level, o->tune, o->dict, o->dict_nbytes);
-    return w->encoder ? ZR_OK
-           : o->dict  ? zri_fail(err, ZR_E_DICT, "%s: not a dictionary that zstd can use", w->path)
-                      : zri_fail(err, ZR_E_NOMEM, "%s: out of memory", w->path);
+    if (w->encoder)
+        return ZR_OK;
+    if (o->dict && !zri_dict_is_sound(o->dict, o->dict_nbytes))
+        return zri_fail(err, ZR_E_DICT, "%s: not a dictionary that zstd can use", w->path);
+    return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", w->path);
 }
 
 static struct zr_writer *new_writer(const char *path)
