@@ -60,7 +60,7 @@ static PyMethodDef methods[] = {
      "trim_memory(keep_nbytes, /)\n--\n\nReturn idle batch memory beyond keep_nbytes to the system."},
     {"idle_memory", idle_memory, METH_NOARGS,
      "idle_memory()\n--\n\nBytes of batch memory kept for the next batches."},
-    {"code_text", code_text, METH_O, NULL},
+    {"code_text", code_text, METH_O, "code_text(code, /)\n--\n\nWhat an engine code means."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -342,8 +342,9 @@ class DataLoader:
         """Position of the consumer, for :meth:`load_state_dict`.
 
         Counts the batches that ``next`` gave, not those prepared ahead.  Where batches come out of
-        order, ``ahead`` lists the few steps given beyond the first missing one, so that no batch is
-        lost or repeated; with ``ordered=True`` it is empty.  Plain data; constant time.
+        order, ``ahead`` lists the steps given beyond the first missing one, so that no batch is lost
+        or repeated; with ``ordered=True`` it is empty.  Plain data; the cost does not depend on
+        the step.
 
         Returns
         -------

@@ -203,7 +203,6 @@ d, s, r = Dense.open(root + "/d"), Dense.open(root + "/s"), Ragged.open(root + "
 out = np.empty((300, 16), "i4")
 ids = np.arange(300)
 sampler = Sampler(3000, 300, 2)
-number = 0
 
 def raises(f, *a, **k):
     try: f(*a, **k)
@@ -228,13 +227,11 @@ def open_close():
     zrecord.open(root + "/r")[0]; pickle.loads(pickle.dumps(d))
 
 def write():
-    global number
-    number += 1
-    w = Ragged.create(root + f"/w{number}", "i4", durability="none")
+    w = Ragged.create(root + "/w", "i4", durability="none")
     w.append([data[0], data[1][::2]]); w.append(iter([data[0]])); w.append((data[0], np.asfortranarray(data[:3])))
     raises(w.append, [data[0], 5]); raises(w.append, iter([data[0], None])); raises(w.append, []); raises(w.append, 5)
     w.abort()
-    w = Dense.create(root + f"/w{number}", "i4", (16,), "raw", durability="none")
+    w = Dense.create(root + "/w", "i4", (16,), "raw", durability="none")
     w.append(data[:5]); w.append(data[::-1][:5]); raises(w.append, data[0]); raises(w.append, [1])
     del w
     raises(zrecord.train_dict, np.zeros((2, 1), "u1"))
@@ -244,18 +241,22 @@ def resident():
 
 def references():
     gc.collect()
-    watched = [None, data, ids, out, d, s, r, d.dtype, d.codec, d.path, d.item_shape, np.dtype("u8"), Dense, Ragged, zrecord._core.Block]
+    watched = [data, ids, out, d, s, r, d.dtype, d.codec, d.path, d.item_shape, np.dtype("u8"), Dense, Ragged, zrecord._core.Block]
     return [sys.getrefcount(x) for x in watched], sys.getallocatedblocks()
 
-for work, rounds in ((read, 300), (errors, 300), (open_close, 100), (write, 60)):
-    for _ in range(20): work()
+def growth(work, rounds):
     before, blocks = references(); memory = resident()
     for _ in range(rounds): work()
     after, now = references()
-    grown = [b - a for a, b in zip(before, after)]
-    assert all(abs(g) < rounds / 2 for g in grown), (work.__name__, grown)
-    assert now - blocks < rounds / 2 + 100, (work.__name__, now - blocks)
-    assert resident() - memory < 8 << 20, (work.__name__, resident() - memory)
+    return [b - a for a, b in zip(before, after)], now - blocks, resident() - memory
+
+# Caches grow now and then; a leak grows by one or more a round, every time.
+for work, rounds in ((read, 200), (errors, 200), (open_close, 100), (write, 100)):
+    for _ in range(20): work()
+    for attempt in range(4):
+        counts, blocks, nbytes = growth(work, rounds)
+        if all(abs(c) < rounds / 2 for c in counts) and blocks < rounds / 2 and nbytes < 1 << 20: break
+    else: raise AssertionError((work.__name__, counts, blocks, nbytes))
 """
 
 
