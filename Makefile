@@ -101,15 +101,15 @@ AGAIN  := $(MAKE) --no-print-directory
 PIP    := $(PYTHON) -m pip --disable-pip-version-check
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 
-PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch] python/zrecord/*) \
-              $(wildcard engine/*.[ch])
+PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch] python/zrecord/*.py*) \
+              python/zrecord/py.typed engine/zrecord.h
 PYTHON_INSTALLED := $(VENV)/.zrecord
 
 setup venv: ## install what is missing: Debian packages (as root) and .venv
 	@tools/setup.sh
 
 python: $(PYTHON_INSTALLED) ## install the Python package into .venv
-$(PYTHON_INSTALLED): $(PYTHON_SRC)
+$(PYTHON_INSTALLED): $(PYTHON_SRC) $(BUILD)/libzrecord.a
 	$(PIP) install -q --no-build-isolation --no-deps --force-reinstall ./python
 	@touch $@
 
@@ -213,7 +213,7 @@ uninstall: ## remove what install put there
 	  $(LIBDIR)/libzrecord.so.0 $(INCDIR)/zrecord.h $(LIBDIR)/pkgconfig/zrecord.pc
 
 clean: ## remove everything built; .venv stays
-	rm -rf build dist
+	rm -rf build dist python/build python/*.egg-info
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z -]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
