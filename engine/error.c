@@ -169,3 +169,10 @@ int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
     }
     return code;
 }
+
+int zri_fail_as(struct zr_error *err, const struct zr_error *from)
+{
+    if (err)
+        *err = *from;
+    return from->code;
+}

@@ -26,6 +26,8 @@ int zri_fail_record(struct zr_error *err, int code, uint64_t record, uint64_t of
 /* The same from errno: code follows from it, ": strerror" is appended. */
 int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Passes a failure on: *err = *from, and its code. */
+int zri_fail_as(struct zr_error *err, const struct zr_error *from);
 int zri_code_from_errno(int sys_errno);
 
 /* ---------------------------------------------------------------- io.c */
@@ -49,6 +51,8 @@ int zri_file_map(struct zri_file *f);
 void zri_file_close(struct zri_file *f);
 /* All nbytes at off: 0, an errno, or -1 when the file ends before that. */
 int zri_file_read(const struct zri_file *f, uint64_t off, void *buf, size_t nbytes);
+/* Whether there is a mapping (or image) that has not failed yet: worth trying. */
+bool zri_file_mapped(const struct zri_file *f);
 /* Whether what was read through the mapping so far is what the file holds:
  * false once a page failed or the file got shorter.  Costs one fstat. */
 bool zri_file_trusted(const struct zri_file *f);
@@ -231,11 +235,28 @@ static inline bool zri_writer_is_ragged(const struct zr_writer *w)
 int zri_write_failed(const struct zr_writer *w, int sys_errno, const char *name,
                      struct zr_error *err);
 
-/* ---------------------------------------------------------------- gather.c */
+/* ---------------------------------------------------------------- record.c */
 
-/* Decodes one record into logic_nbytes at dst, through the mapping or, once that
- * has failed, with pread. */
+/* Fills err with the store's data file, the record and why. */
+int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code,
+                       const char *why, struct zr_error *err);
+/* Decodes one record into logic_nbytes at dst, from the mapping or with pread,
+ * and checks it. */
+int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                      void *dst, bool mapped, struct zr_error *err);
+/* The checks alone, on decoded bytes: Ragged prefix, checksum when asked for. */
+int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                     const void *record, struct zr_error *err);
+/* Through the mapping or, once that has failed, with pread. */
 int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
                    struct zr_error *err);
+/* Rank of a Ragged record: from its raw bytes, the sidecar, or its decoded start. */
+int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                    bool mapped, uint32_t *ndim, struct zr_error *err);
+
+/* ---------------------------------------------------------------- gather.c */
+
+int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
+                  struct zr_error *err);
 
 #endif

@@ -181,6 +181,11 @@ int zri_file_read(const struct zri_file *f, uint64_t off, void *buf, size_t nbyt
     return 0;
 }
 
+bool zri_file_mapped(const struct zri_file *f)
+{
+    return f->bytes && !(f->guard && atomic_load_explicit(&f->guard->failed, memory_order_relaxed));
+}
+
 bool zri_file_trusted(const struct zri_file *f)
 {
     if (!f->guard)

@@ -67,7 +67,7 @@ void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     struct span s;
-    if (!r->data.guard || !r->meta.bytes || count == 0)
+    if (!r->data.guard || !zri_file_mapped(&r->data) || !r->meta.bytes || count == 0)
         return;
     /* A single page is one read whoever starts it. */
     if (count == 1 && (!record_span(r, ids[0], page, &s) || s.end - s.start <= page))

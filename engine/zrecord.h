@@ -285,6 +285,17 @@ struct zr_record_view {
 ZR_API void zr_record_split(const void *record, uint64_t logic_nbytes,
                             struct zr_record_view *view);
 
+/* Plans a packed Ragged gather: payloads end to end, without shape prefixes, the
+ * dims apart.  offsets[0..count] are bytes into values, shape_offsets[0..count]
+ * elements into shapes; the last of each is the size that zr_gather_packed needs. */
+ZR_API int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
+                                 uint64_t *offsets, uint64_t *shape_offsets,
+                                 struct zr_error *err);
+/* The packed gather, with the plan for the same ids. */
+ZR_API int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count, void *values,
+                            const uint64_t *offsets, uint64_t *shapes,
+                            const uint64_t *shape_offsets, struct zr_error *err);
+
 /* Hints that these records are wanted soon: queues their reads when they are not
  * in the page cache.  Never blocks on the data.  Ids out of range are ignored. */
 ZR_API void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count);

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One record: its stored bytes, its logical bytes, its shape, its .npy.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+/* ---------------------------------------------------------------- logical bytes */
+
+int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code, const char *why,
+                   struct zr_error *err)
+{
+    return zri_fail_record(err, code, id, off, "%s/%s: record %" PRIu64 ": %s", r->path,
+                           ZRI_DATA_NAME, id, why);
+}
+
+static int read_stored(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                       void *buf, size_t nbytes, struct zr_error *err)
+{
+    int e = zri_file_read(&r->data, entry->off, buf, nbytes);
+    if (e < 0)
+        return zri_record_damaged(r, id, entry->off, ZR_E_TRUNCATED, "the file is cut short", err);
+    if (e)
+        return zri_fail_errno(err, e, "%s/%s: record %" PRIu64 ": cannot read", r->path,
+                              ZRI_DATA_NAME, id);
+    return ZR_OK;
+}
+
+static int decode_read(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                       void *dst, struct zr_error *err)
+{
+    if (r->header.codec == ZR_RAW)
+        return read_stored(r, id, entry, dst, entry->phys_nbytes, err);
+    void *stored = zr_buffer_alloc(entry->phys_nbytes);
+    if (!stored)
+        return zri_fail_record(err, ZR_E_NOMEM, id, entry->off, "%s: out of memory", r->path);
+    int rc = read_stored(r, id, entry, stored, entry->phys_nbytes, err);
+    if (!rc) {
+        const char *why =
+            zri_decode(r->decoder, stored, entry->phys_nbytes, dst, entry->logic_nbytes);
+        if (why)
+            rc = zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
+    }
+    zr_buffer_free(stored);
+    return rc;
+}
+
+int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                     const void *dst, struct zr_error *err)
+{
+    if (r->schema.geometry == ZR_RAGGED) {
+        const char *why = zri_ragged_check(&r->schema, dst, entry->logic_nbytes);
+        if (why)
+            return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
+    }
+    struct zri_side_row row;
+    if (r->check_sums && zri_reader_side_row(r, id, &row) &&
+        row.sum != zri_checksum(dst, entry->logic_nbytes))
+        return zri_record_damaged(r, id, entry->off, ZR_E_CHECKSUM, "decoded bytes differ from the checksum",
+                       err);
+    return ZR_OK;
+}
+
+int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                         void *dst, bool mapped, struct zr_error *err)
+{
+    if (mapped) {
+        const char *why = zri_decode(r->decoder, r->data.bytes + entry->off, entry->phys_nbytes,
+                                     dst, entry->logic_nbytes);
+        if (why)
+            return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
+    } else {
+        int rc = decode_read(r, id, entry, dst, err);
+        if (rc)
+            return rc;
+    }
+    return zri_record_check(r, id, entry, dst, err);
+}
+
+int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
+                   struct zr_error *err)
+{
+    if (zri_file_mapped(&r->data)) {
+        struct zr_error mapped_err;
+        int rc = zri_record_decode(r, id, entry, dst, true, &mapped_err);
+        if (zri_file_trusted(&r->data))
+            return rc ? zri_fail_as(err, &mapped_err) : ZR_OK;
+    }
+    return zri_record_decode(r, id, entry, dst, false, err);
+}
+
+/* ---------------------------------------------------------------- .npy of a record */
+
+static int checked_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
+                         struct zr_error *err)
+{
+    int rc = zri_check_ids(r, &id, 1, err);
+    return rc ? rc : zri_reader_entry(r, id, entry, err);
+}
+
+static int decode_head(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                       void *dst, size_t nbytes, struct zr_error *err)
+{
+    void *stored = zr_buffer_alloc(entry->phys_nbytes);
+    if (!stored)
+        return zri_fail_record(err, ZR_E_NOMEM, id, entry->off, "%s: out of memory", r->path);
+    size_t need = r->header.codec == ZR_RAW ? nbytes : entry->phys_nbytes;
+    int rc = read_stored(r, id, entry, stored, need, err);
+    if (!rc) {
+        const char *why = zri_decode_head(r->decoder, stored, need, dst, nbytes);
+        if (why)
+            rc = zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
+    }
+    zr_buffer_free(stored);
+    return rc;
+}
+
+/* Decodes just the shape prefix. */
+static int ragged_shape(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                        uint32_t *ndim, uint64_t *shape, struct zr_error *err)
+{
+    uint64_t prefix[1 + ZR_MAX_NDIM];
+    size_t n = sizeof prefix < entry->logic_nbytes ? sizeof prefix : entry->logic_nbytes;
+    int rc = decode_head(r, id, entry, prefix, n, err);
+    if (rc)
+        return rc;
+    uint64_t nbytes;
+    bool sound = prefix[0] <= ZR_MAX_NDIM && 8 * (prefix[0] + 1) < entry->logic_nbytes &&
+                 zri_shape_nbytes((uint32_t)prefix[0], prefix + 1, r->schema.itemsize, &nbytes) &&
+                 nbytes == entry->logic_nbytes - 8 * (prefix[0] + 1);
+    if (!sound)
+        return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, "the shape prefix is damaged", err);
+    *ndim = (uint32_t)prefix[0];
+    memcpy(shape, prefix + 1, *ndim * sizeof *shape);
+    return ZR_OK;
+}
+
+/* Bytes that the header adds to a record, less its shape prefix, in units of 8:
+ * what is remembered of a record without a sidecar.  0: not known. */
+static _Atomic uint8_t *npy_units(struct zr_reader *r)
+{
+    _Atomic uint8_t *units = atomic_load(&r->npy_units);
+    if (units)
+        return units;
+    /* Untouched pages of it cost nothing. */
+    _Atomic uint8_t *made = calloc(r->header.length, 2);
+    if (made && !atomic_compare_exchange_strong(&r->npy_units, &units, made)) {
+        free((void *)(uintptr_t)made);
+        made = units;
+    }
+    return made;
+}
+
+static int ragged_overhead(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                           uint32_t *ndim, uint64_t *header_nbytes, struct zr_error *err)
+{
+    struct zri_side_row row;
+    if (zri_reader_side_row(r, id, &row) && row.npy_header_nbytes && row.ndim <= ZR_MAX_NDIM) {
+        *ndim = row.ndim;
+        *header_nbytes = row.npy_header_nbytes;
+        return ZR_OK;
+    }
+    _Atomic uint8_t *units = npy_units(r);
+    if (units && units[2 * id]) {
+        *header_nbytes = (uint64_t)atomic_load(&units[2 * id]) * 64;
+        *ndim = atomic_load(&units[2 * id + 1]);
+        return ZR_OK;
+    }
+    uint64_t shape[ZR_MAX_NDIM];
+    int rc = ragged_shape(r, id, entry, ndim, shape, err);
+    if (rc)
+        return rc;
+    *header_nbytes = zri_npy_header_nbytes(r->schema.dtype, *ndim, shape);
+    if (units) { /* the length last: it says that both are there */
+        atomic_store(&units[2 * id + 1], (uint8_t)*ndim);
+        atomic_store(&units[2 * id], (uint8_t)(*header_nbytes / 64));
+    }
+    return ZR_OK;
+}
+
+int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                    bool mapped, uint32_t *ndim, struct zr_error *err)
+{
+    uint64_t header_nbytes, raw_ndim = UINT64_MAX;
+    int rc = ZR_OK;
+    if (r->header.codec != ZR_RAW) {
+        rc = ragged_overhead(r, id, entry, ndim, &header_nbytes, err);
+        raw_ndim = *ndim;
+    } else if (mapped) {
+        memcpy(&raw_ndim, r->data.bytes + entry->off, sizeof raw_ndim);
+    } else {
+        rc = read_stored(r, id, entry, &raw_ndim, sizeof raw_ndim, err);
+    }
+    if (!rc && (raw_ndim > ZR_MAX_NDIM || 8 * (raw_ndim + 1) >= entry->logic_nbytes))
+        rc = zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT,
+                                "the shape prefix is damaged: impossible rank", err);
+    if (!rc)
+        *ndim = (uint32_t)raw_ndim;
+    return rc;
+}
+
+int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbytes, struct zr_error *err)
+{
+    struct zri_entry entry;
+    if (r->schema.geometry == ZR_DENSE) {
+        int rc = zri_check_ids(r, &id, 1, err);
+        if (!rc)
+            *nbytes = r->npy_header_nbytes + r->schema.row_nbytes;
+        return rc;
+    }
+    uint32_t ndim;
+    uint64_t header;
+    int rc = checked_entry(r, id, &entry, err);
+    if (!rc)
+        rc = ragged_overhead(r, id, &entry, &ndim, &header, err);
+    if (!rc && 8 * ((uint64_t)ndim + 1) >= entry.logic_nbytes)
+        rc = zri_record_damaged(r, id, entry.off, ZR_E_CORRUPT, "the sidecar's rank does not fit", err);
+    if (!rc)
+        *nbytes = header + entry.logic_nbytes - 8 * ((uint64_t)ndim + 1);
+    return rc;
+}
+
+static const void *dense_npy(struct zr_reader *r, uint8_t *block, uint64_t *nbytes)
+{
+    memcpy(block, r->npy_header, r->npy_header_nbytes);
+    *nbytes = r->npy_header_nbytes + r->schema.row_nbytes;
+    return block;
+}
+
+/* The record was decoded at block + ZR_NPY_MAX_HEADER_NBYTES: its header ends
+ * where its payload starts, over the shape prefix. */
+static const void *ragged_npy(const struct zr_reader *r, uint8_t *block, uint64_t logic_nbytes,
+                              uint64_t *nbytes)
+{
+    struct zr_record_view view;
+    uint64_t shape[ZR_MAX_NDIM];
+    uint8_t header[ZR_NPY_MAX_HEADER_NBYTES];
+    zr_record_split(block + ZR_NPY_MAX_HEADER_NBYTES, logic_nbytes, &view);
+    memcpy(shape, view.shape, view.ndim * sizeof *shape);
+    size_t n = zr_npy_header(r->schema.dtype, view.ndim, shape, header);
+    uint8_t *npy = (uint8_t *)(uintptr_t)view.data - n;
+    memcpy(npy, header, n);
+    *nbytes = n + view.data_nbytes;
+    return npy;
+}
+
+int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **npy,
+                  uint64_t *nbytes, struct zr_error *err)
+{
+    struct zri_entry entry;
+    int rc = checked_entry(r, id, &entry, err);
+    if (rc)
+        return rc;
+    bool dense = r->schema.geometry == ZR_DENSE;
+    size_t lead = dense ? r->npy_header_nbytes : ZR_NPY_MAX_HEADER_NBYTES;
+    uint8_t *b = zr_buffer_alloc(lead + entry.logic_nbytes);
+    if (!b)
+        return zri_fail_record(err, ZR_E_NOMEM, id, entry.off, "%s: out of memory", r->path);
+    rc = zri_gather_one(r, id, &entry, b + lead, err);
+    if (rc) {
+        zr_buffer_free(b);
+        return rc;
+    }
+    *npy = dense ? dense_npy(r, b, nbytes) : ragged_npy(r, b, entry.logic_nbytes, nbytes);
+    *block = b;
+    return ZR_OK;
+}
