@@ -95,27 +95,43 @@ quietly() {
 
 # ---------------------------------------------------------------- .venv
 
-# Changes when the Python, the requirements, the reference or the place of the tree do.
-environment_key() {
-    { echo "$python $reference $PWD"; "$python" -V; cat "$requirements"; } | sha256sum
+# What the environment was made with; another Python or place needs a new one.
+environment_origin() {
+    echo "$python $PWD"
+    "$python" -V
 }
 
+# What is in it; other requirements are installed into it.
+environment_content() {
+    environment_origin
+    echo "$reference"
+    sha256sum <"$requirements"
+}
+
+recorded() { [ "$(cat "$venv/$1" 2>/dev/null)" = "$2" ]; }
+
 make_environment() {
-    local python key
+    local python origin content
     python=$(find_python)
-    key=$(environment_key)
-    if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.setup" 2>/dev/null)" = "$key" ]; then
+    origin=$(environment_origin)
+    content=$(environment_content)
+    if [ -x "$venv/bin/python" ] && recorded .setup "$content"; then
         say "the Python environment $venv is there"
         return
     fi
-    say "making the Python environment $venv with $python"
-    rm -rf "$venv"
-    quietly "$python" -m venv "$venv"
+    if ! { [ -x "$venv/bin/python" ] && recorded .origin "$origin"; }; then
+        say "making the Python environment $venv with $python"
+        rm -rf "$venv"
+        quietly "$python" -m venv "$venv"
+        printf '%s\n' "$origin" >"$venv/.origin"
+    fi
+    say "installing the packages of $requirements"
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements"
     say "installing $reference for the interchange tests into $reference_dir"
+    rm -rf "$reference_dir"
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
         --target "$reference_dir" "$reference"
-    printf '%s\n' "$key" >"$venv/.setup"
+    printf '%s\n' "$content" >"$venv/.setup"
 }
 
 install_packages
