@@ -3,10 +3,12 @@
  * The classic transport.  A request costs little to serve and much to wake up
  * for, so who listens matters more than how many.
  *
- * Solo: the lead alone reads /dev/fuse.  After a request it waits actively for
- * the next one, as long as that has been paying off, and sleeps in read()
- * otherwise; an idle daemon therefore sleeps.  The others are parked, so the
- * kernel wakes nobody in vain.
+ * Solo: the lead alone reads /dev/fuse.  After a request it may wait actively
+ * for the next one, for some tens of µs, and then sleeps in read(); an idle daemon
+ * therefore sleeps.  The others are parked, so the kernel wakes nobody in vain.
+ * Whether waiting actively pays depends on the machine and the moment: it saves
+ * waking an idle CPU, and it takes a CPU from readers when none is idle.  So the
+ * lead measures both ways, again and again, and keeps to the faster one.
  *
  * Crowd: all threads sleep in read(), and the kernel wakes one a request.  The
  * lead calls them when requests queue up behind ones that take long, and they
@@ -43,13 +45,14 @@ enum {
     BUFFER_PAGES = 257,       /* what libfuse announces: 1 MiB and a header */
     STACK_NBYTES = 1 << 20,
     ALONE_LIMIT = 128,        /* so many requests one at a time: the crowd parks */
-    CREDIT_MAX = 16,          /* wins that make up for as many lost spins */
-    CREDIT_LOSS = 4
+    EPOCH_REQUESTS = 32,      /* one measurement of a way to wait */
+    TRIAL_EPOCHS = 32         /* how often the other way gets one */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
 static const int64_t QUEUED_NSEC_LIMIT = 400000;  /* leaky sum of time others waited */
 static const int64_t PREEMPTED_NSEC = 30000;      /* a gap between two looks at the clock */
 static const int64_t YIELD_NSEC = 3000000;        /* no active waiting after such a gap */
+static const int64_t PAUSE_NSEC = 300000;         /* longer between requests: the reader paused */
 static const int64_t WATCH_NSEC = 5000000;
 static const int64_t STUCK_NSEC = 2000000;
 
@@ -67,7 +70,11 @@ struct pace {
     int64_t took_nsec;     /* how long that took */
     int64_t queued_nsec;   /* leaky sum: time for which the next one was kept waiting */
     int64_t no_spin_until; /* somebody else wanted this CPU */
-    int credit;            /* positive: waiting actively pays off */
+    bool spins;            /* this epoch's way to wait */
+    unsigned request_count; /* in this epoch */
+    unsigned epoch_count;
+    int64_t epoch_nsec;    /* from answer to answer, summed up */
+    int64_t cost_nsec[2];  /* what epochs without and with spinning took; 0 unknown */
 };
 
 struct loop {
@@ -158,14 +165,30 @@ static ssize_t receive(struct worker *w)
     return read(w->loop->fd, w->buffer, w->buffer_nbytes);
 }
 
-static void settle_credit(struct loop *l, bool won)
+/* The faster way so far; every now and then the other one, since things change.
+ * Burning a CPU has to be worth it. */
+static bool choose_way(struct pace *p)
 {
-    struct pace *p = &l->pace;
-    p->credit += won ? 1 : -CREDIT_LOSS;
-    if (p->credit > CREDIT_MAX)
-        p->credit = CREDIT_MAX;
-    if (p->credit < 0)
-        p->credit = 0;
+    if (!p->cost_nsec[p->spins])
+        return p->spins;
+    if (!p->cost_nsec[!p->spins])
+        return !p->spins;
+    bool best = p->cost_nsec[true] < p->cost_nsec[false] * 15 / 16;
+    return p->epoch_count % TRIAL_EPOCHS == 0 ? !best : best;
+}
+
+/* One more request answered, so long after the one before. */
+static void account_pace(struct pace *p, int64_t nsec)
+{
+    p->epoch_nsec += nsec < PAUSE_NSEC ? nsec : PAUSE_NSEC;
+    if (++p->request_count < EPOCH_REQUESTS)
+        return;
+    int64_t *cost = &p->cost_nsec[p->spins];
+    *cost = *cost ? (*cost + p->epoch_nsec) / 2 : p->epoch_nsec;
+    p->epoch_count++;
+    p->epoch_nsec = 0;
+    p->request_count = 0;
+    p->spins = choose_way(p);
 }
 
 /* Waits actively for the next request; true when it is there.  A gap in the
@@ -202,11 +225,8 @@ static void account_queue(struct loop *l, bool was_queued)
     }
 }
 
-static void sleep_is_over(struct loop *l)
+static void watch_on(struct loop *l)
 {
-    /* Had it come a little earlier, spinning would have caught it. */
-    if (now_nsec() - l->pace.done_nsec < 2 * l->options.spin_nsec)
-        settle_credit(l, true);
     if (l->options.thread_count > 1 && !atomic_load(&l->is_watched)) {
         atomic_store(&l->is_watched, true);
         announce(l);
@@ -220,15 +240,14 @@ static ssize_t receive_solo(struct worker *w)
     account_queue(l, was_queued);
     if (was_queued)
         return receive(w);
-    if (l->pace.credit > 0 && l->pace.done_nsec >= l->pace.no_spin_until) {
+    if (l->options.spin_nsec && l->pace.spins && l->pace.done_nsec >= l->pace.no_spin_until) {
         bool won = spin(l);
         counters_add(l->options.counters, won ? EVENT_SPINS_WON : EVENT_SPINS_LOST, 1);
-        settle_credit(l, won);
         if (won)
             return receive(w);
     }
     ssize_t nbytes = receive(w);
-    sleep_is_over(l);
+    watch_on(l);
     return nbytes;
 }
 
@@ -274,6 +293,7 @@ static void serve(struct worker *w, size_t nbytes)
     atomic_fetch_sub_explicit(&l->busy_count, 1, memory_order_relaxed);
     if (w->index == 0) {
         atomic_store_explicit(&l->lead_busy_since, 0, memory_order_relaxed);
+        account_pace(&l->pace, done - l->pace.done_nsec);
         l->pace.done_nsec = done;
         l->pace.took_nsec = done - start;
     }
@@ -353,7 +373,7 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
     l->session = session;
     l->options = *options;
     l->fd = fuse_session_fd(session);
-    l->pace.credit = 1;
+    l->pace.spins = true;
     /* The watcher's deadlines are on the clock of now_nsec. */
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
