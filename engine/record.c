@@ -22,10 +22,15 @@ static int read_stored(const struct zr_reader *r, uint64_t id, const struct zri_
     int e = zri_file_read(&r->data, entry->off, buf, nbytes);
     if (e < 0)
         return zri_record_damaged(r, id, entry->off, ZR_E_TRUNCATED, "the file is cut short", err);
-    if (e)
-        return zri_fail_errno(err, e, "%s/%s: record %" PRIu64 ": cannot read", r->path,
-                              ZRI_DATA_NAME, id);
-    return ZR_OK;
+    if (!e)
+        return ZR_OK;
+    int rc = zri_fail_errno(err, e, "%s/%s: record %" PRIu64 ": cannot read", r->path,
+                            ZRI_DATA_NAME, id);
+    if (err) {
+        err->record = id;
+        err->offset = entry->off;
+    }
+    return rc;
 }
 
 static int decode_read(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
@@ -100,25 +105,39 @@ static int checked_entry(const struct zr_reader *r, uint64_t id, struct zri_entr
     return rc ? rc : zri_reader_entry(r, id, entry, err);
 }
 
-static int decode_head(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                       void *dst, size_t nbytes, struct zr_error *err)
+/* The long way to the first nbytes of a record. */
+static int decode_all(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
+                      size_t nbytes, struct zr_error *err)
 {
-    void *stored = zr_buffer_alloc(entry->phys_nbytes);
-    if (!stored)
+    void *record = zr_buffer_alloc(entry->logic_nbytes);
+    if (!record)
         return zri_fail_record(err, ZR_E_NOMEM, id, entry->off, "%s: out of memory", r->path);
-    size_t need = r->header.codec == ZR_RAW ? nbytes : entry->phys_nbytes;
-    int rc = read_stored(r, id, entry, stored, need, err);
-    if (!rc) {
-        const char *why = zri_decode_head(r->decoder, stored, need, dst, nbytes);
-        if (why)
-            rc = zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
-    }
-    zr_buffer_free(stored);
+    int rc = zri_gather_one(r, id, entry, record, err);
+    if (!rc)
+        memcpy(dst, record, nbytes);
+    zr_buffer_free(record);
     return rc;
 }
 
+static int decode_head(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
+                       size_t nbytes, struct zr_error *err)
+{
+    if (r->header.codec == ZR_RAW)
+        return read_stored(r, id, entry, dst, nbytes, err);
+    void *stored = zr_buffer_alloc(entry->phys_nbytes);
+    if (!stored)
+        return zri_fail_record(err, ZR_E_NOMEM, id, entry->off, "%s: out of memory", r->path);
+    int rc = read_stored(r, id, entry, stored, entry->phys_nbytes, err);
+    const char *why =
+        rc ? NULL : zri_decode_head(r->decoder, stored, entry->phys_nbytes, dst, nbytes);
+    zr_buffer_free(stored);
+    /* Decoding in pieces refuses windows over 128 MiB, which decoding at once does
+     * not need; and where a record is damaged, its words should be the same. */
+    return why ? decode_all(r, id, entry, dst, nbytes, err) : rc;
+}
+
 /* Decodes just the shape prefix. */
-static int ragged_shape(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+static int ragged_shape(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
                         uint32_t *ndim, uint64_t *shape, struct zr_error *err)
 {
     uint64_t prefix[1 + ZR_MAX_NDIM];
@@ -153,15 +172,28 @@ static _Atomic uint8_t *npy_units(struct zr_reader *r)
     return made;
 }
 
+/* Rows carry no checksum of their own; one that cannot be is as good as none. */
+static bool side_overhead(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                          uint32_t *ndim, uint64_t *header_nbytes)
+{
+    struct zri_side_row row;
+    if (!zri_reader_side_row(r, id, &row))
+        return false;
+    uint64_t prefix = 8 * ((uint64_t)row.ndim + 1);
+    if (row.ndim > ZR_MAX_NDIM || prefix >= entry->logic_nbytes ||
+        (entry->logic_nbytes - prefix) % r->schema.itemsize || !row.npy_header_nbytes ||
+        row.npy_header_nbytes % 64 || row.npy_header_nbytes > ZR_NPY_MAX_HEADER_NBYTES)
+        return false;
+    *ndim = row.ndim;
+    *header_nbytes = row.npy_header_nbytes;
+    return true;
+}
+
 static int ragged_overhead(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
                            uint32_t *ndim, uint64_t *header_nbytes, struct zr_error *err)
 {
-    struct zri_side_row row;
-    if (zri_reader_side_row(r, id, &row) && row.npy_header_nbytes && row.ndim <= ZR_MAX_NDIM) {
-        *ndim = row.ndim;
-        *header_nbytes = row.npy_header_nbytes;
+    if (side_overhead(r, id, entry, ndim, header_nbytes))
         return ZR_OK;
-    }
     _Atomic uint8_t *units = npy_units(r);
     if (units && units[2 * id]) {
         *header_nbytes = (uint64_t)atomic_load(&units[2 * id]) * 64;
@@ -215,8 +247,6 @@ int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbytes, str
     int rc = checked_entry(r, id, &entry, err);
     if (!rc)
         rc = ragged_overhead(r, id, &entry, &ndim, &header, err);
-    if (!rc && 8 * ((uint64_t)ndim + 1) >= entry.logic_nbytes)
-        rc = zri_record_damaged(r, id, entry.off, ZR_E_CORRUPT, "the sidecar's rank does not fit", err);
     if (!rc)
         *nbytes = header + entry.logic_nbytes - 8 * ((uint64_t)ndim + 1);
     return rc;
