@@ -122,10 +122,11 @@ void zpy_writer_leave(struct store *s);
 /* -1 with ValueError unless the array has the store's dtype. */
 int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *what);
 
-/* dense.c, ragged.c, sampler.c, train.c, verify.c */
+/* dense.c, ragged.c, packed.c, sampler.c, train.c, verify.c */
 extern PyType_Spec zpy_dense_spec;
 extern PyType_Spec zpy_ragged_spec;
 extern PyType_Spec zpy_sampler_spec;
+PyObject *zpy_packed(PyObject *store, PyObject *key);
 PyObject *zpy_train_samples(PyObject *module, PyObject *args);
 PyObject *zpy_train_store(PyObject *module, PyObject *args);
 PyObject *zpy_verify(PyObject *module, PyObject *args);

@@ -84,15 +84,6 @@ static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader
     return decode(s, reader, ids, b);
 }
 
-/* Offsets are rounded up, so the size of a payload comes from its shape. */
-static void record_at(const struct batch *b, size_t i, size_t itemsize, struct zr_record_view *view)
-{
-    zr_record_split(b->data + b->offsets[i], b->offsets[i + 1] - b->offsets[i], view);
-    view->data_nbytes = itemsize;
-    for (uint32_t d = 0; d < view->ndim; d++)
-        view->data_nbytes *= view->shape[d];
-}
-
 static PyObject *record_array(struct store *s, const struct batch *b, size_t i)
 {
     struct zr_record_view view;
@@ -215,72 +206,6 @@ static PyObject *ragged_gather(PyObject *op, PyObject *args, PyObject *kwargs)
     return gather_key((struct store *)op, key);
 }
 
-/* ---------------------------------------------------------------- packed */
-
-static size_t max_ndim(const struct batch *b)
-{
-    size_t most = 0;
-    for (size_t i = 0; i < b->count; i++) {
-        struct zr_record_view view;
-        record_at(b, i, 1, &view);
-        most = view.ndim > most ? view.ndim : most;
-    }
-    return most;
-}
-
-/* Moves the payloads together at the front of the block, filling shapes (count x ndim,
- * -1 behind the dims of a record) and starts (count + 1, in elements).  A payload only
- * ever moves down, to where records already taken stood. */
-static void pack(struct batch *b, size_t itemsize, size_t ndim, int64_t *shapes, int64_t *starts)
-{
-    size_t end = 0;
-    for (size_t i = 0; i < b->count; i++) {
-        struct zr_record_view view;
-        record_at(b, i, itemsize, &view);
-        for (size_t d = 0; d < ndim; d++)
-            shapes[i * ndim + d] = d < view.ndim ? (int64_t)view.shape[d] : -1;
-        starts[i] = (int64_t)(end / itemsize);
-        memmove(b->data + end, view.data, view.data_nbytes);
-        end += view.data_nbytes;
-    }
-    starts[b->count] = (int64_t)(end / itemsize);
-}
-
-static PyObject *int64_array(int ndim, npy_intp first, npy_intp second)
-{
-    npy_intp dims[2] = {first, second};
-    return PyArray_SimpleNew(ndim, dims, NPY_INT64);
-}
-
-static PyObject *packed_values(struct store *s, const struct batch *b, npy_intp count)
-{
-    if (b->block)
-        return zpy_array_view(b->block, s->dtype, 1, &count, b->data);
-    return zpy_array_new(s->state, s->dtype, 1, &count, 0);
-}
-
-static PyObject *packed_tuple(struct store *s, struct batch *b)
-{
-    size_t ndim = max_ndim(b);
-    PyObject *shapes = int64_array(2, (npy_intp)b->count, (npy_intp)ndim);
-    PyObject *starts = int64_array(1, (npy_intp)b->count + 1, 0);
-    PyObject *values = NULL, *tuple = NULL;
-    if (shapes && starts) {
-        int64_t *at = PyArray_DATA((PyArrayObject *)starts);
-        int64_t *dims = PyArray_DATA((PyArrayObject *)shapes);
-        Py_BEGIN_ALLOW_THREADS
-        pack(b, (size_t)PyDataType_ELSIZE(s->dtype), ndim, dims, at);
-        Py_END_ALLOW_THREADS
-        values = packed_values(s, b, (npy_intp)at[b->count]);
-    }
-    if (values)
-        tuple = PyTuple_Pack(3, values, starts, shapes);
-    Py_XDECREF(values);
-    Py_XDECREF(starts);
-    Py_XDECREF(shapes);
-    return tuple;
-}
-
 PyDoc_STRVAR(packed_doc,
 "packed($self, indices, /)\n--\n\n"
 "The records at indices without a Python object for each.\n\n"
@@ -292,24 +217,6 @@ PyDoc_STRVAR(packed_doc,
 "    The shape of record i, where rank is the highest of the batch; a record of lower\n"
 "    rank has -1 behind its dimensions.\n\n"
 "Raises as gather() does.");
-
-static PyObject *ragged_packed(PyObject *op, PyObject *key)
-{
-    struct store *s = (struct store *)op;
-    struct zr_reader *reader = zpy_reader_enter(s);
-    if (!reader)
-        return NULL;
-    struct ids ids;
-    struct batch b = {.offsets = b.few};
-    PyObject *tuple = NULL;
-    if (zpy_ids_init(&ids, key, s->length) == 0 &&
-        batch_init(&b, s, reader, ids.at, ids.count) == 0)
-        tuple = packed_tuple(s, &b);
-    batch_release(&b);
-    zpy_ids_release(&ids);
-    zpy_reader_leave(s);
-    return tuple;
-}
 
 /* ---------------------------------------------------------------- appending */
 
@@ -549,7 +456,7 @@ static PyObject *ragged_append(PyObject *op, PyObject *records)
 static PyMethodDef ragged_methods[] = {
     {"__getitems__", ragged_getitems, METH_O, getitems_doc},
     {"gather", (PyCFunction)(void (*)(void))ragged_gather, METH_VARARGS | METH_KEYWORDS, gather_doc},
-    {"packed", ragged_packed, METH_O, packed_doc},
+    {"packed", zpy_packed, METH_O, packed_doc},
     {"append", ragged_append, METH_O, append_doc},
     {NULL, NULL, 0, NULL},
 };
