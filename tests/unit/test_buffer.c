@@ -246,7 +246,7 @@ static void *churn_until_stopped(void *arg)
 START_TEST(a_child_forked_while_others_allocate_does_not_hang)
 {
     pthread_t t;
-    skip_under(UNDER_TSAN, NO_THREADED_FORK);
+    skip_fork_of_threads();
     ck_assert(!pthread_create(&t, NULL, churn_until_stopped, NULL));
     for (int i = 0; i < 50; i++) {
         pid_t child = fork();

@@ -222,7 +222,7 @@ static int run_one_loop(void)
 
 START_TEST(a_forked_child_makes_its_own_threads)
 {
-    skip_under(UNDER_TSAN, NO_THREADED_FORK);
+    skip_fork_of_threads();
     zr_set_thread_count(4);
     ck_assert_int_eq(run_one_loop(), 0);
     pid_t child = fork();
@@ -238,7 +238,7 @@ END_TEST
 START_TEST(a_child_forked_while_others_loop_does_not_hang)
 {
     pthread_t t[3];
-    skip_under(UNDER_TSAN, NO_THREADED_FORK);
+    skip_fork_of_threads();
     zr_set_thread_count(4);
     for (size_t i = 0; i < COUNT(t); i++)
         ck_assert(!pthread_create(&t[i], NULL, call_loops, NULL));
