@@ -44,15 +44,17 @@ enum {
     MAX_DEFAULT_THREADS = 16,
     BUFFER_PAGES = 257,       /* what libfuse announces: 1 MiB and a header */
     STACK_NBYTES = 1 << 20,
+    QUEUE_MEMORY = 32,        /* requests over which waiting times leak away */
     ALONE_LIMIT = 128,        /* so many requests one at a time: the crowd parks */
     EPOCH_REQUESTS = 32,      /* one measurement of a way to wait */
+    EPOCH_COUNTED = 24,       /* the shortest of them count: others met some noise */
     TRIAL_EPOCHS = 32         /* how often the other way gets one */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
-static const int64_t QUEUED_NSEC_LIMIT = 400000;  /* leaky sum of time others waited */
+static const int64_t QUEUED_NSEC_FEW = 400000;    /* leaky sum of time others waited that calls the crowd */
+static const int64_t QUEUED_NSEC_MANY = 100000;   /* the same where CPUs are left for one */
 static const int64_t PREEMPTED_NSEC = 30000;      /* a gap between two looks at the clock */
 static const int64_t YIELD_NSEC = 3000000;        /* no active waiting after such a gap */
-static const int64_t PAUSE_NSEC = 300000;         /* longer between requests: the reader paused */
 static const int64_t WATCH_NSEC = 5000000;
 static const int64_t STUCK_NSEC = 2000000;
 
@@ -73,7 +75,7 @@ struct pace {
     bool spins;            /* this epoch's way to wait */
     unsigned request_count; /* in this epoch */
     unsigned epoch_count;
-    int64_t epoch_nsec;    /* from answer to answer, summed up */
+    int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
     int64_t cost_nsec[2];  /* what epochs without and with spinning took; 0 unknown */
 };
 
@@ -81,6 +83,7 @@ struct loop {
     struct fuse_session *session;
     struct loop_options options;
     int fd;
+    int64_t queued_limit_nsec;
     struct pace pace;
     atomic_bool stopping;
     atomic_bool has_ended;
@@ -180,13 +183,18 @@ static bool choose_way(struct pace *p)
 /* One more request answered, so long after the one before. */
 static void account_pace(struct pace *p, int64_t nsec)
 {
-    p->epoch_nsec += nsec < PAUSE_NSEC ? nsec : PAUSE_NSEC;
-    if (++p->request_count < EPOCH_REQUESTS)
+    unsigned at = p->request_count++;
+    for (; at > 0 && p->epoch_nsec[at - 1] > nsec; at--)
+        p->epoch_nsec[at] = p->epoch_nsec[at - 1];
+    p->epoch_nsec[at] = nsec;
+    if (p->request_count < EPOCH_REQUESTS)
         return;
+    int64_t sum = 0;
+    for (unsigned i = 0; i < EPOCH_COUNTED; i++)
+        sum += p->epoch_nsec[i];
     int64_t *cost = &p->cost_nsec[p->spins];
-    *cost = *cost ? (*cost + p->epoch_nsec) / 2 : p->epoch_nsec;
+    *cost = *cost ? (*cost + sum) / 2 : sum;
     p->epoch_count++;
-    p->epoch_nsec = 0;
     p->request_count = 0;
     p->spins = choose_way(p);
 }
@@ -212,14 +220,16 @@ static bool spin(struct loop *l)
     return false;
 }
 
-/* The next request was there at once: it was kept waiting for up to took_nsec. */
-static void account_queue(struct loop *l, bool was_queued)
+/* Was the next request there at once?  Then it was kept waiting for up to
+ * took_nsec, and when that adds up the crowd is called. */
+static void account_queue(struct loop *l)
 {
     struct pace *p = &l->pace;
-    p->queued_nsec -= p->queued_nsec / 32;
-    if (was_queued)
-        p->queued_nsec += p->took_nsec;
-    if (p->queued_nsec > QUEUED_NSEC_LIMIT) {
+    p->queued_nsec -= p->queued_nsec / QUEUE_MEMORY;
+    if (p->took_nsec < l->queued_limit_nsec / QUEUE_MEMORY || !is_readable(l))
+        return; /* short requests never add up to the limit: not worth the look */
+    p->queued_nsec += p->took_nsec;
+    if (p->queued_nsec > l->queued_limit_nsec) {
         p->queued_nsec = 0;
         call_crowd(l);
     }
@@ -236,10 +246,7 @@ static void watch_on(struct loop *l)
 static ssize_t receive_solo(struct worker *w)
 {
     struct loop *l = w->loop;
-    bool was_queued = is_readable(l);
-    account_queue(l, was_queued);
-    if (was_queued)
-        return receive(w);
+    account_queue(l);
     if (l->options.spin_nsec && l->pace.spins && l->pace.done_nsec >= l->pace.no_spin_until) {
         bool won = spin(l);
         counters_add(l->options.counters, won ? EVENT_SPINS_WON : EVENT_SPINS_LOST, 1);
@@ -374,6 +381,8 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
     l->options = *options;
     l->fd = fuse_session_fd(session);
     l->pace.spins = true;
+    /* With two CPUs a reader and the lead have them both. */
+    l->queued_limit_nsec = zr_thread_count() > 2 ? QUEUED_NSEC_MANY : QUEUED_NSEC_FEW;
     /* The watcher's deadlines are on the clock of now_nsec. */
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);

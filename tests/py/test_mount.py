@@ -596,6 +596,16 @@ def test_five_thousand_open_files(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("options", [["-s"], ["-d"], ["--threads=16", "--spin=0"], ["--spin=1000"]])
+def test_other_ways_to_serve(tokens, tmp_path, options):
+    store, rows = tokens
+    with mounted(store, tmp_path / "m", *options) as m, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda i: read_raw(m / i) == npy(rows[i]), range(300))) == [True] * 300
+        threads = len(os.listdir(f"/proc/{m.process.pid}/task"))
+        assert SANITIZED or options != ["-s"] or threads == 2
+        assert ("READ" in m.log) == (options == ["-d"])
+
+
 def test_ten_mounts_of_one_store(tokens, tmp_path):
     store, rows = tokens
     with contextlib.ExitStack() as stack:
