@@ -66,8 +66,8 @@ PyObject *zpy_array_view(PyObject *owner, PyArray_Descr *dtype, int ndim, const 
                          void *data)
 {
     Py_INCREF(dtype);
-    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, dtype, ndim, dims, NULL, data,
-                                           NPY_ARRAY_CARRAY, NULL);
+    PyObject *array =
+        PyArray_NewFromDescr(&PyArray_Type, dtype, ndim, dims, NULL, data, NPY_ARRAY_CARRAY, NULL);
     if (!array)
         return NULL;
     if (PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(owner)) < 0) {

@@ -38,36 +38,36 @@ struct core_state {
     PyTypeObject *dense_type;
     PyTypeObject *ragged_type;
     PyTypeObject *sampler_type;
-    PyObject *make_error;      /* zrecord.errors.make_error */
-    PyObject *warning;         /* zrecord.errors.ZrecordWarning */
+    PyObject *make_error; /* zrecord.errors.make_error */
+    PyObject *warning;    /* zrecord.errors.ZrecordWarning */
 };
 
 /* A writer, or a reader, or a reader that a pickle described and nobody used yet. */
 struct store {
     PyObject_HEAD
     struct core_state *state;
-    PyObject *path;            /* owned: pathlib.Path as given */
-    PyObject *location;        /* owned: absolute path, str */
-    PyArray_Descr *dtype;      /* owned; NULL while pending */
-    PyObject *codec;           /* owned: str; NULL while pending */
-    PyObject *item_shape;      /* owned: tuple, Dense only; NULL while pending */
-    struct zr_reader *reader;  /* owned; freed by whoever drops `users` to CLOSED */
-    struct zr_writer *writer;  /* owned; under lock */
-    atomic_ullong users;       /* calls inside the reader, plus the CLOSED bit */
-    PyThread_type_lock lock;   /* serialises appends and close; writers only */
-    atomic_ulong lock_owner;   /* thread that holds it, 0 for none */
-    pid_t pid;                 /* process that may touch the writer */
-    atomic_ullong length;      /* of a reader; what a writer accepted so far */
-    uint64_t row_nbytes;       /* Dense */
+    PyObject *path;           /* owned: pathlib.Path as given */
+    PyObject *location;       /* owned: absolute path, str */
+    PyArray_Descr *dtype;     /* owned; NULL while pending */
+    PyObject *codec;          /* owned: str; NULL while pending */
+    PyObject *item_shape;     /* owned: tuple, Dense only; NULL while pending */
+    struct zr_reader *reader; /* owned; freed by whoever drops `users` to CLOSED */
+    struct zr_writer *writer; /* owned; under lock */
+    atomic_ullong users;      /* calls inside the reader, plus the CLOSED bit */
+    PyThread_type_lock lock;  /* serialises appends and close; writers only */
+    atomic_ulong lock_owner;  /* thread that holds it, 0 for none */
+    pid_t pid;                /* process that may touch the writer */
+    atomic_ullong length;     /* of a reader; what a writer accepted so far */
+    uint64_t row_nbytes;      /* Dense */
     uint64_t identity;
-    int geometry;              /* enum zr_geometry */
-    int ndim;                  /* Dense: rank of a record */
+    int geometry;                   /* enum zr_geometry */
+    int ndim;                       /* Dense: rank of a record */
     npy_intp dims[ZR_MAX_NDIM + 1]; /* Dense: room for the batch axis, then the record's */
     bool writable;
     atomic_bool closed;
-    atomic_bool failed;        /* a writer that can only be aborted */
-    atomic_bool pending;       /* unpickled, not opened yet; cleared after all above is set */
-    bool checksums;            /* reader compares each record with its checksum */
+    atomic_bool failed;  /* a writer that can only be aborted */
+    atomic_bool pending; /* unpickled, not opened yet; cleared after all above is set */
+    bool checksums;      /* reader compares each record with its checksum */
 };
 
 /* Record ids of one call; small lists stay on the stack. */
@@ -80,9 +80,11 @@ struct ids {
 
 /* error.c */
 /* Sets the exception that fits the code; path may be NULL.  Always returns NULL. */
-void *zpy_raise(const struct core_state *state, int code, const struct zr_error *err, PyObject *path);
+void *zpy_raise(const struct core_state *state, int code, const struct zr_error *err,
+                PyObject *path);
 /* The same with a message of our own, as PyUnicode_FromFormat makes it. */
-void *zpy_raise_format(const struct core_state *state, int code, PyObject *path, const char *format, ...);
+void *zpy_raise_format(const struct core_state *state, int code, PyObject *path, const char *format,
+                       ...);
 /* Empties an error object, so that a code without a message is still readable. */
 void zpy_error_reset(struct zr_error *err);
 

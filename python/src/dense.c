@@ -37,7 +37,8 @@ static int batch_nbytes(const struct store *s, size_t count, size_t *nbytes)
 }
 
 /* The records as a new array (count, *item_shape). */
-static PyObject *gather_new(struct store *s, struct zr_reader *reader, const uint64_t *ids, size_t count)
+static PyObject *gather_new(struct store *s, struct zr_reader *reader, const uint64_t *ids,
+                            size_t count)
 {
     size_t nbytes;
     npy_intp dims[ZR_MAX_NDIM + 1];
@@ -218,7 +219,8 @@ static int append_piece(struct store *s, struct zr_writer *writer, PyObject *bat
     PyObject *rows = PySequence_GetSlice(batch, from, to);
     PyArrayObject *copy = NULL;
     if (rows)
-        copy = (PyArrayObject *)PyArray_FROM_OF(rows, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ENSUREARRAY);
+        copy =
+            (PyArrayObject *)PyArray_FROM_OF(rows, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ENSUREARRAY);
     Py_XDECREF(rows);
     int rc = copy ? append_rows(s, writer, PyArray_DATA(copy), (uint64_t)(to - from)) : -1;
     Py_XDECREF(copy);
@@ -232,7 +234,8 @@ static int append_strided(struct store *s, struct zr_writer *writer, PyArrayObje
     Py_ssize_t step = fit ? (Py_ssize_t)fit : 1;
     int rc = 0;
     for (Py_ssize_t from = 0; !rc && from < count; from += step)
-        rc = append_piece(s, writer, (PyObject *)batch, from, count - from < step ? count : from + step);
+        rc = append_piece(s, writer, (PyObject *)batch, from,
+                          count - from < step ? count : from + step);
     if (rc)
         s->failed = true; /* earlier pieces may be in */
     return rc;
@@ -248,7 +251,8 @@ static int check_batch(const struct store *s, PyArrayObject *batch)
     if (!fits) {
         PyObject *shape = PyObject_GetAttrString((PyObject *)batch, "shape");
         if (shape)
-            PyErr_Format(PyExc_ValueError, "batch has shape %R, not (n, *%R)", shape, s->item_shape);
+            PyErr_Format(PyExc_ValueError, "batch has shape %R, not (n, *%R)", shape,
+                         s->item_shape);
         Py_XDECREF(shape);
         return -1;
     }

@@ -15,8 +15,8 @@ void zpy_error_reset(struct zr_error *err)
 }
 
 /* Takes message and record over; either may be NULL with an exception set. */
-static void raise_parts(const struct core_state *state, int code, PyObject *message, PyObject *record,
-                        int sys_errno, PyObject *path)
+static void raise_parts(const struct core_state *state, int code, PyObject *message,
+                        PyObject *record, int sys_errno, PyObject *path)
 {
     PyObject *exc = NULL;
     if (message && record)
@@ -29,18 +29,20 @@ static void raise_parts(const struct core_state *state, int code, PyObject *mess
     Py_XDECREF(exc);
 }
 
-void *zpy_raise(const struct core_state *state, int code, const struct zr_error *err, PyObject *path)
+void *zpy_raise(const struct core_state *state, int code, const struct zr_error *err,
+                PyObject *path)
 {
     const char *text = err->message[0] ? err->message : zr_code_text(code);
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
-    PyObject *record = err->record == ZR_NO_RECORD ? Py_NewRef(Py_None)
-                                                   : PyLong_FromUnsignedLongLong(err->record);
+    PyObject *record =
+        err->record == ZR_NO_RECORD ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(err->record);
     int sys_errno = err->sys_errno ? err->sys_errno : zr_code_errno(code);
     raise_parts(state, code, message, record, sys_errno, path);
     return NULL;
 }
 
-void *zpy_raise_format(const struct core_state *state, int code, PyObject *path, const char *format, ...)
+void *zpy_raise_format(const struct core_state *state, int code, PyObject *path, const char *format,
+                       ...)
 {
     va_list args;
     va_start(args, format);

@@ -129,7 +129,8 @@ static int ids_from_sequence(struct ids *ids, PyObject *key, uint64_t length)
     for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(key); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(key, i);
         int overflow = 1;
-        long long value = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
+        long long value =
+            PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
         if (overflow || (uint64_t)value >= length) {
             zpy_ids_release(ids);
             return 0;

@@ -57,7 +57,8 @@ static PyMethodDef methods[] = {
     {"set_thread_count", set_thread_count, METH_O,
      "set_thread_count(count, /)\n--\n\nLimit the threads of later calls; 0 restores the default."},
     {"trim_memory", trim_memory, METH_O,
-     "trim_memory(keep_nbytes, /)\n--\n\nReturn idle batch memory beyond keep_nbytes to the system."},
+     "trim_memory(keep_nbytes, /)\n--\n\nReturn idle batch memory beyond keep_nbytes to the "
+     "system."},
     {"idle_memory", idle_memory, METH_NOARGS,
      "idle_memory()\n--\n\nBytes of batch memory kept for the next batches."},
     {"code_text", code_text, METH_O, "code_text(code, /)\n--\n\nWhat an engine code means."},
@@ -89,7 +90,8 @@ static int add_constants(PyObject *module)
     return PyModule_AddStringConstant(module, "version", zr_version()) < 0 ||
                    PyModule_AddStringConstant(module, "zstd_version", zr_zstd_version()) < 0 ||
                    PyModule_AddIntConstant(module, "MAX_NDIM", ZR_MAX_NDIM) < 0 ||
-                   PyModule_AddIntConstant(module, "MAX_RECORD_NBYTES", (long)ZR_MAX_RECORD_NBYTES) < 0 ||
+                   PyModule_AddIntConstant(module, "MAX_RECORD_NBYTES",
+                                           (long)ZR_MAX_RECORD_NBYTES) < 0 ||
                    PyModule_AddIntConstant(module, "DENSE", ZR_DENSE) < 0 ||
                    PyModule_AddIntConstant(module, "RAGGED", ZR_RAGGED) < 0
                ? -1

@@ -55,8 +55,8 @@ static int decode(struct store *s, struct zr_reader *reader, const uint64_t *ids
 }
 
 /* Gathers; release in both cases. */
-static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader, const uint64_t *ids,
-                      size_t count)
+static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader,
+                      const uint64_t *ids, size_t count)
 {
     b->count = count;
     b->block = NULL;
@@ -95,7 +95,8 @@ static PyObject *record_array(struct store *s, const struct batch *b, size_t i)
     return array;
 }
 
-static PyObject *gather_list(struct store *s, struct zr_reader *reader, const uint64_t *ids, size_t count)
+static PyObject *gather_list(struct store *s, struct zr_reader *reader, const uint64_t *ids,
+                             size_t count)
 {
     struct batch b;
     PyObject *list = NULL;
@@ -307,7 +308,8 @@ static int check_record(const struct store *s, PyObject *record)
         PyErr_SetString(PyExc_ValueError, "records of zero bytes cannot be stored");
     else if (payload > ZR_MAX_RECORD_NBYTES - prefix)
         PyErr_Format(PyExc_ValueError, "a record of %llu bytes exceeds the limit of %llu",
-                     (unsigned long long)(payload + prefix), (unsigned long long)ZR_MAX_RECORD_NBYTES);
+                     (unsigned long long)(payload + prefix),
+                     (unsigned long long)ZR_MAX_RECORD_NBYTES);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -324,8 +326,8 @@ static int chunk_add(struct chunk *c, PyObject *record)
         return -1;
     for (size_t d = 0; d < ndim; d++)
         c->dims[c->dim_count + d] = (uint64_t)PyArray_DIM(array, (int)d);
-    c->items[c->count] = (struct zr_item){.data = PyArray_DATA((PyArrayObject *)owner),
-                                          .ndim = (uint32_t)ndim};
+    c->items[c->count] =
+        (struct zr_item){.data = PyArray_DATA((PyArrayObject *)owner), .ndim = (uint32_t)ndim};
     c->owners[c->count++] = owner;
     c->dim_count += ndim;
     c->nbytes += (uint64_t)PyArray_NBYTES(array);
@@ -455,7 +457,8 @@ static PyObject *ragged_append(PyObject *op, PyObject *records)
 
 static PyMethodDef ragged_methods[] = {
     {"__getitems__", ragged_getitems, METH_O, getitems_doc},
-    {"gather", (PyCFunction)(void (*)(void))ragged_gather, METH_VARARGS | METH_KEYWORDS, gather_doc},
+    {"gather", (PyCFunction)(void (*)(void))ragged_gather, METH_VARARGS | METH_KEYWORDS,
+     gather_doc},
     {"packed", zpy_packed, METH_O, packed_doc},
     {"append", ragged_append, METH_O, append_doc},
     {NULL, NULL, 0, NULL},

@@ -12,8 +12,8 @@
 struct sampler {
     PyObject_HEAD
     struct zr_sampler config;
-    uint64_t step;       /* of the next batch; under busy */
-    PyArrayObject *ids;  /* owned: the reused buffer; under busy */
+    uint64_t step;      /* of the next batch; under busy */
+    PyArrayObject *ids; /* owned: the reused buffer; under busy */
     atomic_flag busy;
 };
 
@@ -53,11 +53,12 @@ static int parse_config(PyObject *args, PyObject *kwargs, struct zr_sampler *con
     PyObject *length, *batch_size, *mode, *seed = NULL;
     uint64_t number;
     config->seed = 42;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O:Sampler", names, &length, &batch_size, &mode,
-                                     &seed) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O:Sampler", names, &length, &batch_size,
+                                     &mode, &seed) ||
         as_u64(length, "length", 1, &config->length) < 0 ||
         as_u64(batch_size, "batch_size", 1, &config->batch_size) < 0 ||
-        as_u64(mode, "mode", 0, &number) < 0 || (seed && as_u64(seed, "seed", 0, &config->seed) < 0))
+        as_u64(mode, "mode", 0, &number) < 0 ||
+        (seed && as_u64(seed, "seed", 0, &config->seed) < 0))
         return -1;
     config->mode = number <= INT_MAX ? (int)number : -1;
     if (zr_sampler_batch_count(config))
@@ -97,7 +98,8 @@ static void sampler_dealloc(PyObject *op)
 
 static PyObject *view_of(PyArrayObject *ids)
 {
-    return zpy_array_view((PyObject *)ids, PyArray_DESCR(ids), 1, PyArray_DIMS(ids), PyArray_DATA(ids));
+    return zpy_array_view((PyObject *)ids, PyArray_DESCR(ids), 1, PyArray_DIMS(ids),
+                          PyArray_DATA(ids));
 }
 
 static PyObject *sampler_next(PyObject *op)

@@ -108,8 +108,8 @@ static struct zr_reader *open_reader(const struct core_state *state, PyObject *p
 
 static int raise_replaced(struct store *s)
 {
-    zpy_raise_format(s->state, ZR_E_STATE, s->location, "%U: this is not the store that was pickled",
-                     s->location);
+    zpy_raise_format(s->state, ZR_E_STATE, s->location,
+                     "%U: this is not the store that was pickled", s->location);
     return -1;
 }
 
@@ -373,6 +373,47 @@ static int parse_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim)
     return 0;
 }
 
+/* What store_create was called with; dtype and text are owned. */
+struct creation {
+    PyTypeObject *cls;
+    PyObject *path;
+    PyObject *location;
+    PyArray_Descr *dtype;
+    PyObject *text; /* dtype.str, which options.dtype points into */
+    struct zr_writer_options options;
+    uint64_t shape[ZR_MAX_NDIM];
+};
+
+static void creation_release(struct creation *c)
+{
+    Py_XDECREF(c->dtype);
+    Py_XDECREF(c->text);
+}
+
+static int parse_creation(PyObject *args, PyObject *kwargs, struct creation *c)
+{
+    static char *names[] = {"cls",        "path",      "location",   "geometry", "dtype",
+                            "item_shape", "codec",     "dict_bytes", "level",    "tune",
+                            "durability", "checksums", NULL};
+    struct zr_writer_options *o = &c->options;
+    PyObject *shape;
+    const char *dict;
+    Py_ssize_t dict_nbytes;
+    int checksums;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiO&O!iz#iiip:store_create", names, &c->cls,
+                                     &c->path, &c->location, &o->geometry, PyArray_DescrConverter,
+                                     &c->dtype, &PyTuple_Type, &shape, &o->codec, &dict,
+                                     &dict_nbytes, &o->level, &o->tune, &o->durability, &checksums))
+        return -1;
+    c->text = PyObject_GetAttrString((PyObject *)c->dtype, "str");
+    o->dtype = c->text ? PyUnicode_AsUTF8(c->text) : NULL;
+    o->item_shape = c->shape;
+    o->dict = dict;
+    o->dict_nbytes = (size_t)dict_nbytes;
+    o->no_sidecar = !checksums;
+    return o->dtype ? parse_shape(shape, c->shape, &o->ndim) : -1;
+}
+
 static int begin_writer(struct store *s, const struct zr_writer_options *options)
 {
     PyObject *bytes;
@@ -390,65 +431,43 @@ static int begin_writer(struct store *s, const struct zr_writer_options *options
     return code < 0 ? -1 : 0;
 }
 
-/* store_create(cls, path, location, geometry, dtype, item_shape, codec, dict_bytes, level, tune,
- *              durability, checksums); the caller validated what Python can say better. */
-PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs)
+static int init_writer(struct store *s, const struct creation *c)
 {
-    static char *names[] = {"cls",   "path",       "location", "geometry", "dtype",      "item_shape",
-                            "codec", "dict_bytes", "level",    "tune",     "durability", "checksums",
-                            NULL};
-    struct zr_writer_options o = {0};
-    PyObject *cls, *path, *location, *tuple;
-    PyArray_Descr *dtype = NULL;
-    const char *dict;
-    Py_ssize_t dict_nbytes;
-    int checksums;
-    uint64_t shape[ZR_MAX_NDIM];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiO&O!iz#iiip:store_create", names, &cls, &path,
-                                     &location, &o.geometry, PyArray_DescrConverter, &dtype,
-                                     &PyTuple_Type, &tuple, &o.codec, &dict, &dict_nbytes, &o.level,
-                                     &o.tune, &o.durability, &checksums)) {
-        Py_XDECREF(dtype);
-        return NULL;
-    }
-    struct store *s = NULL;
-    PyObject *text = PyObject_GetAttrString((PyObject *)dtype, "str");
-    o.dtype = text ? PyUnicode_AsUTF8(text) : NULL;
-    if (!o.dtype || parse_shape(tuple, shape, &o.ndim) < 0)
-        goto done;
-    o.item_shape = shape;
-    o.dict = dict;
-    o.dict_nbytes = (size_t)dict_nbytes;
-    o.no_sidecar = !checksums;
-    s = new_store(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
-    if (!s)
-        goto done;
+    const struct zr_writer_options *o = &c->options;
     s->writable = true;
-    s->closed = true; /* until begun, so that dealloc has nothing to abort */
-    s->geometry = o.geometry;
+    s->geometry = o->geometry;
     s->pid = getpid();
     s->lock = PyThread_allocate_lock();
     if (!s->lock)
         PyErr_NoMemory();
-    if (!s->lock || set_schema(s, o.dtype, o.codec, o.ndim, shape) < 0 || begin_writer(s, &o) < 0) {
-        Py_CLEAR(s);
-        goto done;
-    }
-    s->closed = false;
+    if (!s->lock || set_schema(s, o->dtype, o->codec, o->ndim, o->item_shape) < 0)
+        return -1;
     /* The dtype as given: one that a dtype string cannot say stays usable for append. */
-    Py_SETREF(s->dtype, (PyArray_Descr *)Py_NewRef(dtype));
-    s->row_nbytes = (uint64_t)PyDataType_ELSIZE(dtype);
-    for (uint32_t i = 0; i < o.ndim; i++)
-        s->row_nbytes *= shape[i];
-done:
-    Py_XDECREF(text);
-    Py_DECREF(dtype);
+    Py_SETREF(s->dtype, (PyArray_Descr *)Py_NewRef(c->dtype));
+    s->row_nbytes = (uint64_t)PyDataType_ELSIZE(c->dtype);
+    for (uint32_t i = 0; i < o->ndim; i++)
+        s->row_nbytes *= o->item_shape[i];
+    return begin_writer(s, o);
+}
+
+/* store_create(cls, path, location, geometry, dtype, item_shape, codec, dict_bytes, level, tune,
+ *              durability, checksums); the caller validated what Python can say better. */
+PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    struct creation c = {0};
+    struct store *s = NULL;
+    if (parse_creation(args, kwargs, &c) == 0)
+        s = new_store(PyModule_GetState(module), c.cls, c.path, c.location);
+    if (s && init_writer(s, &c) < 0)
+        Py_CLEAR(s);
+    creation_release(&c);
     return (PyObject *)s;
 }
 
 /* ---------------------------------------------------------------- the type */
 
-static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                           PyObject *Py_UNUSED(kwargs))
 {
     return PyErr_Format(PyExc_TypeError, "use %s.open(...) or %s.create(...)", type->tp_name,
                         type->tp_name);

@@ -14,8 +14,9 @@ struct visit {
 
 static PyObject *finding_tuple(const struct zr_error *finding)
 {
-    PyObject *record = finding->record == ZR_NO_RECORD ? Py_NewRef(Py_None)
-                                                       : PyLong_FromUnsignedLongLong(finding->record);
+    PyObject *record = finding->record == ZR_NO_RECORD
+                           ? Py_NewRef(Py_None)
+                           : PyLong_FromUnsignedLongLong(finding->record);
     if (!record)
         return NULL;
     return Py_BuildValue("(Nis)", record, finding->code, finding->message);

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """zrecord: compact, compressed, immutable containers of records.
 
-    import zrecord
+import zrecord
 
-    with zrecord.Dense.create("images", images.dtype, images.shape[1:]) as store:
-        store.append(images)
+with zrecord.Dense.create("images", images.dtype, images.shape[1:]) as store:
+    store.append(images)
 
-    images = zrecord.Dense.open("images")
-    labels = zrecord.Dense.open("labels")
-    with zrecord.DataLoader({"image": images, "label": labels}, batch_size=256) as loader:
-        batch = next(loader)
+images = zrecord.Dense.open("images")
+labels = zrecord.Dense.open("labels")
+with zrecord.DataLoader({"image": images, "label": labels}, batch_size=256) as loader:
+    batch = next(loader)
 """
+
+from typing import TYPE_CHECKING
 
 from . import _core
 from ._core import set_thread_count, thread_count, trim_memory
@@ -19,6 +21,9 @@ from .errors import ZrecordError, ZrecordWarning
 from .sampler import Mode, Sampler
 from .store import Dense, Ragged, open
 from .verification import VerifyResult, verify
+
+if TYPE_CHECKING:
+    from .dataloader import DataLoader
 
 __version__ = _core.version
 

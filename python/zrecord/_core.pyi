@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any, SupportsIndex, TypeVar, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ _S = TypeVar("_S", bound=Store)
 _D = TypeVar("_D", bound=Store)
 _R = TypeVar("_R", bound=Store)
 
+@final
 class Block: ...
 
 class Store:
@@ -57,7 +58,11 @@ class Ragged(Store):
 
 class Sampler:
     def __new__(
-        cls, length: SupportsIndex, batch_size: SupportsIndex, mode: SupportsIndex, seed: SupportsIndex = 42
+        cls,
+        length: SupportsIndex,
+        batch_size: SupportsIndex,
+        mode: SupportsIndex,
+        seed: SupportsIndex = 42,
     ) -> Sampler: ...
     @property
     def length(self) -> int: ...
@@ -76,7 +81,11 @@ class Sampler:
     def __setstate__(self, step: int, /) -> None: ...
 
 def store_open(
-    path: Path, location: str, dense: type[_D] | None, ragged: type[_R] | None, checksums: bool = False
+    path: Path,
+    location: str,
+    dense: type[_D] | None,
+    ragged: type[_R] | None,
+    checksums: bool = False,
 ) -> _D | _R: ...
 def store_pending(
     cls: type[_S], path: Path, location: str, geometry: int, identity: int, checksums: bool

@@ -11,6 +11,8 @@ import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .sampler import Sampler
 from .store import Dense, Ragged
@@ -21,7 +23,7 @@ __all__ = ["DataLoader"]
 JOIN_SECONDS = 5.0
 
 _END = object()
-_runs = weakref.WeakSet()
+_runs: weakref.WeakSet[_Run] = weakref.WeakSet()
 
 
 def identity(batch):
@@ -283,16 +285,16 @@ class DataLoader:
 
     def __init__(
         self,
-        streams,
-        transform_workers=4,
-        batch_size=256,
-        prefetch_size=4,
-        mode=2,
-        seed=42,
-        transform=identity,
+        streams: Mapping[str, Dense | Ragged],
+        transform_workers: int = 4,
+        batch_size: int = 256,
+        prefetch_size: int = 4,
+        mode: int = 2,
+        seed: int = 42,
+        transform: Callable[[dict[str, Any]], Any] = identity,
         *,
-        ordered=False,
-    ):
+        ordered: bool = False,
+    ) -> None:
         self.streams = dict(streams)
         length = self._common_length()
         workers = _positive(transform_workers, "transform_workers")
@@ -321,13 +323,19 @@ class DataLoader:
         s = self.sampler
         sampler = Sampler(s.length, s.batch_size, s.mode, s.seed)
         return _Run(
-            self.streams, sampler, self._transform, self._workers, self._limit, self._ordered, position
+            self.streams,
+            sampler,
+            self._transform,
+            self._workers,
+            self._limit,
+            self._ordered,
+            position,
         )
 
-    def __iter__(self):
+    def __iter__(self) -> DataLoader:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         if self._run.pid != os.getpid():
             raise RuntimeError("a DataLoader does not survive fork: make one in the child")
         batch = self._run.take()
@@ -335,10 +343,10 @@ class DataLoader:
             raise StopIteration
         return batch
 
-    def __len__(self):
+    def __len__(self) -> int:
         raise TypeError("an endless loader has no length")
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Position of the consumer, for :meth:`load_state_dict`.
 
         Counts the batches that ``next`` gave, not those prepared ahead.  Where batches come out of
@@ -357,7 +365,7 @@ class DataLoader:
         config = {"length": s.length, "batch_size": s.batch_size, "mode": s.mode, "seed": s.seed}
         return {"version": 1, "step": step, "ahead": ahead, **config}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken.
 
         Raises
@@ -373,7 +381,7 @@ class DataLoader:
         self.close()
         self._run = self._start(position)
 
-    def close(self):
+    def close(self) -> None:
         """End the threads and drop what was prepared.  The stores stay open.
 
         Wakes consumers in other threads, whose ``next`` ends.  Waits for transforms under way,
@@ -390,13 +398,13 @@ class DataLoader:
                 stacklevel=2,
             )
 
-    def __enter__(self):
+    def __enter__(self) -> DataLoader:
         return self
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         run = getattr(self, "_run", None)
         if run is not None:
             run.stop()

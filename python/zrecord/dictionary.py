@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +51,9 @@ def _train(source, tier):
     preset = DICT_TIERS[tier]
     if isinstance(source, (Dense, Ragged)):
         if source._writable:
-            raise ValueError("a dictionary is trained on a store opened for reading, not on a writer")
+            raise ValueError(
+                "a dictionary is trained on a store opened for reading, not on a writer"
+            )
         if len(source) == 0:
             raise ValueError("a dictionary needs at least one record to train on")
         return _core.train_store(source, tier)
@@ -60,7 +65,11 @@ def _train(source, tier):
     return _core.train_samples(samples, sizes, preset["size"])
 
 
-def train_dict(source, tier=None, path=None):
+def train_dict(
+    source: np.ndarray[Any, Any] | Dense | Ragged | Iterable[Any],
+    tier: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> bytes:
     """Train a dictionary for ``codec='zstd_dict'``.
 
     Parameters

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 __all__ = ["ZrecordError", "ZrecordWarning"]
 
@@ -33,7 +34,19 @@ class ZrecordError(RuntimeError):
         The store it is about.
     """
 
-    def __init__(self, code, message=None, record=None, errno=0, path=None):
+    # Names that OSError has too, for the classes below that are both.
+    errno: Any
+    strerror: Any
+    filename: Any
+
+    def __init__(
+        self,
+        code: int,
+        message: str | None = None,
+        record: int | None = None,
+        errno: int = 0,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
         if message is None:
             from ._core import code_text
 
@@ -47,10 +60,10 @@ class ZrecordError(RuntimeError):
             self.strerror = message
             self.filename = None if path is None else os.fspath(path)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.code, self.args[0], self.record, self.errno, self.path)
 
 

@@ -42,6 +42,6 @@ class Sampler(_core.Sampler):
 
     Mode = Mode
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         mode = Mode(self.mode).name
         return f"Sampler({self.length}, {self.batch_size}, Mode.{mode}, seed={self.seed}, step={self.step})"

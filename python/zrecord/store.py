@@ -7,12 +7,20 @@ import math
 import operator
 import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from . import _core
 from .errors import ZrecordWarning
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+    from typing_extensions import Buffer, Self
+
+    PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 __all__ = ["Dense", "Ragged", "open"]
 
@@ -36,7 +44,9 @@ def _check_dtype(dtype):
     if dtype.fields is not None:
         raise ValueError(f"structured dtype {dtype} cannot be stored: make one store a field")
     if dtype.subdtype is not None:
-        raise ValueError(f"subarray dtype {dtype} cannot be stored: put its dimensions in the shape")
+        raise ValueError(
+            f"subarray dtype {dtype} cannot be stored: put its dimensions in the shape"
+        )
     if dtype.metadata is not None:
         raise ValueError("dtype metadata cannot be stored")
     if dtype.hasobject:
@@ -60,7 +70,9 @@ def _check_shape(item_shape, dtype):
             raise TypeError
         dims = tuple(map(operator.index, dims))
     except TypeError:
-        raise ValueError(f"item_shape must be an iterable of integers, not {item_shape!r}") from None
+        raise ValueError(
+            f"item_shape must be an iterable of integers, not {item_shape!r}"
+        ) from None
     if any(dim < 0 for dim in dims):
         raise ValueError(f"item_shape {dims} has a negative dimension")
     if len(dims) >= _MAX_NDIM:
@@ -81,7 +93,9 @@ def _check_dict(codec, dict_bytes):
     return bytes(dict_bytes)
 
 
-def _create(cls, geometry, path, dtype, item_shape, codec, dict_bytes, level, tune, durability, checksums):
+def _create(
+    cls, geometry, path, dtype, item_shape, codec, dict_bytes, level, tune, durability, checksums
+):
     dtype = _check_dtype(dtype)
     dims = () if geometry == _core.RAGGED else _check_shape(item_shape, dtype)
     number = _one_of(_CODECS, codec, "codec")
@@ -117,24 +131,24 @@ def _reopen(state):
 class _Store:
     """What needs no speed and is the same for both geometries."""
 
-    def has_dict(self):
+    def has_dict(self: Any) -> bool:
         """Whether the records are compressed against a dictionary."""
         return self.codec == "zstd_dict"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self: Any, exc_type: object, exc: object, traceback: object) -> None:
         # A build that failed half-way must not look like a finished store.
         if exc_type is None:
             self.close()
         else:
             self.abort()
 
-    def __reduce__(self):
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         return _reopen, (self._pickle_state(),)
 
-    def __repr__(self):
+    def __repr__(self: Any) -> str:
         state = "closed" if self.closed else "writer" if self._writable else "reader"
         return f"<zrecord.{type(self).__name__} {str(self.path)!r}, {state}>"
 
@@ -155,7 +169,7 @@ class Dense(_Store, _core.Dense):
     """
 
     @classmethod
-    def open(cls, path, *, checksums=False):
+    def open(cls, path: PathLike, *, checksums: bool = False) -> Self:
         """Open a published store for reading.
 
         Parameters
@@ -173,23 +187,23 @@ class Dense(_Store, _core.Dense):
         ZrecordError
             It is damaged, of another program's layout, or being written.
         """
-        path, location = _place(path)
-        return _core.store_open(path, location, cls, None, checksums)
+        place, location = _place(path)
+        return _core.store_open(place, location, cls, None, checksums)
 
     @classmethod
     def create(
         cls,
-        path,
-        dtype,
-        item_shape,
-        codec="zstd",
-        dict_bytes=None,
+        path: PathLike,
+        dtype: DTypeLike,
+        item_shape: Iterable[SupportsIndex],
+        codec: str = "zstd",
+        dict_bytes: Buffer | None = None,
         *,
-        level=None,
-        tune=None,
-        durability="fsync",
-        checksums=True,
-    ):
+        level: int | None = None,
+        tune: str | None = None,
+        durability: str = "fsync",
+        checksums: bool = True,
+    ) -> Self:
         """Begin a store; it appears at `path` when :meth:`close` succeeds.
 
         Parameters
@@ -222,7 +236,17 @@ class Dense(_Store, _core.Dense):
             It cannot be created there; every engine failure is one.
         """
         return _create(
-            cls, _core.DENSE, path, dtype, item_shape, codec, dict_bytes, level, tune, durability, checksums
+            cls,
+            _core.DENSE,
+            path,
+            dtype,
+            item_shape,
+            codec,
+            dict_bytes,
+            level,
+            tune,
+            durability,
+            checksums,
         )
 
 
@@ -235,34 +259,44 @@ class Ragged(_Store, _core.Ragged):
     """
 
     @classmethod
-    def open(cls, path, *, checksums=False):
+    def open(cls, path: PathLike, *, checksums: bool = False) -> Self:
         """Open a published store for reading, as :meth:`Dense.open`."""
-        path, location = _place(path)
-        return _core.store_open(path, location, None, cls, checksums)
+        place, location = _place(path)
+        return _core.store_open(place, location, None, cls, checksums)
 
     @classmethod
     def create(
         cls,
-        path,
-        dtype,
-        codec="zstd",
-        dict_bytes=None,
+        path: PathLike,
+        dtype: DTypeLike,
+        codec: str = "zstd",
+        dict_bytes: Buffer | None = None,
         *,
-        level=None,
-        tune=None,
-        durability="fsync",
-        checksums=True,
-    ):
+        level: int | None = None,
+        tune: str | None = None,
+        durability: str = "fsync",
+        checksums: bool = True,
+    ) -> Self:
         """Begin a store; it appears at `path` when :meth:`close` succeeds.
 
         Parameters as of :meth:`Dense.create`, without a shape.
         """
         return _create(
-            cls, _core.RAGGED, path, dtype, (), codec, dict_bytes, level, tune, durability, checksums
+            cls,
+            _core.RAGGED,
+            path,
+            dtype,
+            (),
+            codec,
+            dict_bytes,
+            level,
+            tune,
+            durability,
+            checksums,
         )
 
 
-def open(path, *, checksums=False):
+def open(path: PathLike, *, checksums: bool = False) -> Dense | Ragged:
     """Open a published store of either geometry for reading.
 
     Returns
@@ -273,5 +307,5 @@ def open(path, *, checksums=False):
     ------
     As :meth:`Dense.open`.
     """
-    path, location = _place(path)
-    return _core.store_open(path, location, Dense, Ragged, checksums)
+    place, location = _place(path)
+    return _core.store_open(place, location, Dense, Ragged, checksums)

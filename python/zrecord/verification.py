@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from . import _core
+from .store import Dense, Ragged
 from .store import open as open_store
 
 __all__ = ["Finding", "VerifyResult", "verify"]
@@ -32,12 +35,15 @@ class VerifyResult(NamedTuple):
     findings: list[Finding]
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.bad and not self.findings
 
 
-def verify(source, progress=None):
+def verify(
+    source: str | bytes | os.PathLike[str] | Dense | Ragged,
+    progress: Callable[[int, int], object] | None = None,
+) -> VerifyResult:
     """Decode every record and compare it with its checksum.
 
     Parameters
@@ -52,7 +58,7 @@ def verify(source, progress=None):
     VerifyResult
         Every bad record, not only the first.
     """
-    if not isinstance(source, _core.Store):
+    if not isinstance(source, (Dense, Ragged)):
         with open_store(source) as store:
             return verify(store, progress)
     checked, bad, compared, findings = _core.verify(source, progress)

@@ -106,11 +106,15 @@ def machine():
 
 def options(description):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--only", default="", help="comma-separated parts of the names of workloads")
+    parser.add_argument(
+        "--only", default="", help="comma-separated parts of the names of workloads"
+    )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of records")
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--dir", type=Path, help="where the stores are built (default: a temporary folder)")
+    parser.add_argument(
+        "--dir", type=Path, help="where the stores are built (default: a temporary folder)"
+    )
     return parser
 
 

@@ -93,7 +93,9 @@ def workload(folder, name, geometry, data, codec, rounds):
 
 
 def rows(name, times, record_nbytes, append, nbytes):
-    reference = common.summary(times["loaderx 2.0.0"])["median"] if "loaderx 2.0.0" in times else None
+    reference = (
+        common.summary(times["loaderx 2.0.0"])["median"] if "loaderx 2.0.0" in times else None
+    )
     for label, samples in times.items():
         s = common.summary(samples)
         yield {
@@ -119,14 +121,24 @@ def scalar_rows(folder, rounds):
     if reference:
         runs["loaderx 2.0.0"] = reference.Dense.open(path).__getitem__
     plans = [np.random.default_rng().integers(0, len(data), 1000).tolist() for _ in range(rounds)]
-    times = common.interleaved({name: lambda plan, get=get: [get(i) for i in plan] for name, get in runs.items()}, plans)
+    times = common.interleaved(
+        {name: lambda plan, get=get: [get(i) for i in plan] for name, get in runs.items()}, plans
+    )
     for label, samples in times.items():
-        yield {"workload": "int64 scalar, ds[i]", "reader": label, "ns": round(common.summary(samples)["median"] * 1e6)}
+        yield {
+            "workload": "int64 scalar, ds[i]",
+            "reader": label,
+            "ns": round(common.summary(samples)["median"] * 1e6),
+        }
 
 
 def main():
     args = common.options(__doc__.splitlines()[0]).parse_args()
-    sizes = {"vision": int(2000 * args.scale), "tokens": int(200_000 * args.scale), "ragged": int(200_000 * args.scale)}
+    sizes = {
+        "vision": int(2000 * args.scale),
+        "tokens": int(200_000 * args.scale),
+        "ragged": int(200_000 * args.scale),
+    }
     makers = {
         "vision": ("dense", common.vision, ("raw", "zstd")),
         "tokens": ("dense", common.tokens, ("raw", "zstd", "zstd_dict")),
@@ -139,7 +151,11 @@ def main():
             data = make(sizes[name]) if chosen else None
             for codec in chosen:
                 table += workload(Path(folder), name, geometry, data, codec, args.rounds)
-        singles = list(scalar_rows(Path(folder), args.rounds)) if common.wanted("scalar", args.only) else []
+        singles = (
+            list(scalar_rows(Path(folder), args.rounds))
+            if common.wanted("scalar", args.only)
+            else []
+        )
     columns = ["workload", "reader", "ms", "p10-p90", "k rec/s", "GB/s", "x loaderx", "append MB/s"]
     common.report(f"Gather of {BATCH} random records", columns, table, args.json)
     common.report("One record", ["workload", "reader", "ns"], singles)

@@ -89,7 +89,9 @@ def workload(folder, name, data, codec, args):
         order = list(makers.items())
         for label, make in order if number % 2 else reversed(order):
             times[label].append(run(make(), args.batches))
-    reference = common.summary(times["loaderx 2.0.0"])["median"] if "loaderx 2.0.0" in times else None
+    reference = (
+        common.summary(times["loaderx 2.0.0"])["median"] if "loaderx 2.0.0" in times else None
+    )
     for label, samples in times.items():
         s = common.summary(samples)
         yield {

@@ -96,7 +96,9 @@ def test_transforms_run_at_the_same_time(streams):
         barrier.wait()
         return batch["x"] * 2
 
-    with DataLoader({"x": streams["x"]}, transform_workers=3, batch_size=10, transform=transform) as loader:
+    with DataLoader(
+        {"x": streams["x"]}, transform_workers=3, batch_size=10, transform=transform
+    ) as loader:
         for _ in range(9):
             assert (next(loader) % 2 == 0).all()
         barrier.abort()
@@ -123,7 +125,9 @@ def test_unordered_gives_every_batch_once(streams):
 
 
 def test_ordered_keeps_the_order(streams):
-    with DataLoader({"x": streams["x"]}, batch_size=16, transform=slow_at(3), ordered=True) as loader:
+    with DataLoader(
+        {"x": streams["x"]}, batch_size=16, transform=slow_at(3), ordered=True
+    ) as loader:
         assert [next(loader) for _ in range(40)] == expected_ids(range(40))
 
 
@@ -248,7 +252,10 @@ def test_a_failing_gather_names_stream_and_step(tmp_path):
     with open(tmp_path / "d" / "data.zr", "r+b") as file:
         file.seek(10)
         file.write(b"\x00" * 40)
-    with Dense.open(tmp_path / "d") as store, DataLoader({"broken": store}, batch_size=50) as loader:
+    with (
+        Dense.open(tmp_path / "d") as store,
+        DataLoader({"broken": store}, batch_size=50) as loader,
+    ):
         with pytest.raises(zrecord.ZrecordError) as caught:
             next(loader)
         assert caught.value.code == -7 and caught.value.record is not None
@@ -317,7 +324,9 @@ def test_close_inside_a_transform(streams):
 
     loader_box = []
     ready = threading.Event()
-    loader = DataLoader({"x": streams["x"]}, 1, 16, 1, transform=lambda b: (ready.wait(), transform(b))[1])
+    loader = DataLoader(
+        {"x": streams["x"]}, 1, 16, 1, transform=lambda b: (ready.wait(), transform(b))[1]
+    )
     loader_box.append(loader)
     ready.set()
     assert done.wait(5)
@@ -328,7 +337,9 @@ def test_close_inside_a_transform(streams):
 def test_a_stuck_transform_does_not_hang_close(streams, monkeypatch):
     monkeypatch.setattr(zrecord.dataloader, "JOIN_SECONDS", 0.2)
     gate, entered = threading.Event(), threading.Event()
-    loader = DataLoader({"x": streams["x"]}, 1, transform=lambda batch: (entered.set(), gate.wait()))
+    loader = DataLoader(
+        {"x": streams["x"]}, 1, transform=lambda batch: (entered.set(), gate.wait())
+    )
     assert entered.wait(5)
     with pytest.warns(RuntimeWarning, match="left behind"):
         loader.close()
@@ -359,7 +370,9 @@ next(loader)
 """
 
 
-@pytest.mark.parametrize("transform", ["zrecord.dataloader.identity", "lambda b: b", "lambda b: b['x'] * 2"])
+@pytest.mark.parametrize(
+    "transform", ["zrecord.dataloader.identity", "lambda b: b", "lambda b: b['x'] * 2"]
+)
 def test_the_interpreter_exits_with_a_loader_open(streams, tmp_path, transform):
     for _ in range(3):
         result = subprocess.run(
@@ -437,7 +450,13 @@ def test_state_is_plain_data_and_checked(streams):
         state = json.loads(json.dumps(loader.state_dict()))
         loader.load_state_dict(state)
         assert next(loader)["x"].tolist() == expected_ids([1])[0]
-        for key, value in (("seed", 1), ("batch_size", 17), ("length", 299), ("mode", 0), ("version", 2)):
+        for key, value in (
+            ("seed", 1),
+            ("batch_size", 17),
+            ("length", 299),
+            ("mode", 0),
+            ("version", 2),
+        ):
             with pytest.raises(ValueError, match=key):
                 loader.load_state_dict({**state, key: value})
         assert next(loader)["x"].tolist() == expected_ids([2])[0]
@@ -445,7 +464,9 @@ def test_state_is_plain_data_and_checked(streams):
 
 def test_several_consumers(streams):
     got, lock = [], threading.Lock()
-    with DataLoader({"x": streams["x"]}, batch_size=16, ordered=True, transform=lambda b: b["x"].tolist()) as loader:
+    with DataLoader(
+        {"x": streams["x"]}, batch_size=16, ordered=True, transform=lambda b: b["x"].tolist()
+    ) as loader:
 
         def consume():
             for _ in range(20):

@@ -286,7 +286,13 @@ def test_reading_with_checksums(tmp_path, data):
 
 
 def test_append_takes_what_is_contiguous_and_what_is_not(tmp_path, data):
-    parts = [data, data[::-1], np.asfortranarray(data), data[:, ::1][1:2], data.transpose(0, 2, 1).copy().transpose(0, 2, 1)]
+    parts = [
+        data,
+        data[::-1],
+        np.asfortranarray(data),
+        data[:, ::1][1:2],
+        data.transpose(0, 2, 1).copy().transpose(0, 2, 1),
+    ]
     with Dense.create(tmp_path / "s", data.dtype, (3, 4)) as writer:
         for part in parts:
             assert writer.append(part) is None
@@ -348,7 +354,12 @@ def test_refused_batches_leave_the_writer_usable(tmp_path, batch, error):
 def test_a_writer_cannot_be_read_nor_a_reader_appended_to(tmp_path, data):
     writer = Dense.create(tmp_path / "s", np.int32, (3, 4))
     assert writer._writable and len(writer) == 0
-    for read in (lambda: writer[0], lambda: writer[:], lambda: writer.gather([0]), lambda: next(iter(writer))):
+    for read in (
+        lambda: writer[0],
+        lambda: writer[:],
+        lambda: writer.gather([0]),
+        lambda: next(iter(writer)),
+    ):
         with pytest.raises(RuntimeError, match="cannot be read"):
             read()
     writer.append(data)
@@ -363,7 +374,12 @@ def test_a_writer_cannot_be_read_nor_a_reader_appended_to(tmp_path, data):
         reader.append(data)
     reader.close()
     reader.close()
-    for use in (lambda: len(reader), lambda: reader[0], lambda: reader[:], lambda: reader.gather([])):
+    for use in (
+        lambda: len(reader),
+        lambda: reader[0],
+        lambda: reader[:],
+        lambda: reader.gather([]),
+    ):
         with pytest.raises(RuntimeError, match="closed"):
             use()
     assert reader.closed and reader.codec == "zstd"
@@ -408,7 +424,18 @@ def test_a_forgotten_writer_warns_and_is_discarded(tmp_path, data):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("options", [{"level": 1}, {"level": 19}, {"tune": "read"}, {"tune": "write"}, {"tune": "default"}, {"durability": "none"}, {"checksums": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"level": 1},
+        {"level": 19},
+        {"tune": "read"},
+        {"tune": "write"},
+        {"tune": "default"},
+        {"durability": "none"},
+        {"checksums": False},
+    ],
+)
 def test_options_change_the_bytes_not_the_records(tmp_path, data, options):
     with Dense.create(tmp_path / "s", np.int32, (3, 4), **options) as writer:
         writer.append(data)

@@ -41,7 +41,17 @@ def test_sources(rows, tmp_path):
     with Ragged.create(tmp_path / "r", rows.dtype) as writer:
         writer.append([row[: 64 + i % 64] for i, row in enumerate(rows)])
     with Dense.open(tmp_path / "d") as dense, Ragged.open(tmp_path / "r") as ragged:
-        sources = [rows, rows[:, ::2], dense, ragged, list(rows), iter(rows), [row.tobytes() for row in rows], (bytearray(row) for row in rows), rows.tolist()]
+        sources = [
+            rows,
+            rows[:, ::2],
+            dense,
+            ragged,
+            list(rows),
+            iter(rows),
+            [row.tobytes() for row in rows],
+            (bytearray(row) for row in rows),
+            rows.tolist(),
+        ]
         for source in sources:
             assert train_dict(source, "fast")[:4] == b"\x37\xa4\x30\xec"
 
@@ -64,7 +74,10 @@ def test_refused_sources(rows, tmp_path):
     with Dense.create(tmp_path / "w", "i4", ()) as writer:
         with pytest.raises(ValueError, match="writer"):
             train_dict(writer)
-    with Dense.open(tmp_path / "w") as empty, pytest.raises(ValueError, match="at least one record"):
+    with (
+        Dense.open(tmp_path / "w") as empty,
+        pytest.raises(ValueError, match="at least one record"),
+    ):
         train_dict(empty)
     with pytest.raises(zrecord.ZrecordError) as caught:
         train_dict(np.zeros((2, 1), np.uint8))
@@ -91,7 +104,9 @@ def test_stores_with_a_dictionary(rows, tmp_path, geometry):
     if geometry == "dense":
         writer = Dense.create(tmp_path / "s", rows.dtype, (128,), "zstd_dict", dictionary)
     else:
-        writer = Ragged.create(tmp_path / "s", rows.dtype, codec="zstd_dict", dict_bytes=bytearray(dictionary))
+        writer = Ragged.create(
+            tmp_path / "s", rows.dtype, codec="zstd_dict", dict_bytes=bytearray(dictionary)
+        )
     with writer:
         assert writer.has_dict()
         writer.append(rows if geometry == "dense" else list(rows))
@@ -110,7 +125,9 @@ def test_stores_with_a_dictionary(rows, tmp_path, geometry):
 def test_bytes_that_are_no_trained_dictionary(rows, tmp_path):
     """Raw content is a dictionary to zstd as well; whatever is taken must read back."""
     try:
-        with Dense.create(tmp_path / "s", rows.dtype, (128,), "zstd_dict", rows[:50].tobytes()) as writer:
+        with Dense.create(
+            tmp_path / "s", rows.dtype, (128,), "zstd_dict", rows[:50].tobytes()
+        ) as writer:
             writer.append(rows)
     except zrecord.ZrecordError as exc:
         assert exc.code == -10

@@ -68,7 +68,9 @@ CLASSES = [
 @pytest.mark.parametrize("code, builtin", CLASSES)
 def test_codes_are_builtin_exceptions_too(code, builtin):
     exc = errors.make_error(code, "somewhere: record 5: broken", 5, errno.EIO, "somewhere")
-    assert isinstance(exc, ZrecordError) and isinstance(exc, RuntimeError) and isinstance(exc, builtin)
+    assert (
+        isinstance(exc, ZrecordError) and isinstance(exc, RuntimeError) and isinstance(exc, builtin)
+    )
     assert (exc.code, exc.record, exc.errno, exc.path) == (code, 5, errno.EIO, "somewhere")
     assert str(exc) == "somewhere: record 5: broken"
     for twin in (pickle.loads(pickle.dumps(exc)), copy.copy(exc), copy.deepcopy(exc)):
@@ -288,7 +290,9 @@ def test_frame_of_another_size(store, tmp_path):
 
 
 def test_one_damaged_record_leaves_the_others(store):
-    offset, physical, _ = struct.unpack("<QII", (store / "meta.zr").read_bytes()[4096 + 16 * 4 :][:16])
+    offset, physical, _ = struct.unpack(
+        "<QII", (store / "meta.zr").read_bytes()[4096 + 16 * 4 :][:16]
+    )
     patch(store / "data.zr", offset, b"\xff" * physical)
     assert fails(store, -7).record == 4
     with zrecord.open(store) as reader:
@@ -306,7 +310,9 @@ def test_verify_names_every_bad_record(tmp_path):
     patch(tmp_path / "s" / "data.zr", 16 * 2, b"\xff")
     patch(tmp_path / "s" / "data.zr", 16 * 9 + 5, b"\xff")
     calls = []
-    result = zrecord.verify(tmp_path / "s", progress=lambda done, total: calls.append((done, total)))
+    result = zrecord.verify(
+        tmp_path / "s", progress=lambda done, total: calls.append((done, total))
+    )
     assert [finding.record for finding in result.findings] == [2, 9]
     assert {finding.code for finding in result.findings} == {-18}
     assert result.bad == 2 and result.checksums_compared

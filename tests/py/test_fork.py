@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 import time
 
@@ -108,7 +110,10 @@ def test_a_writer_is_the_parents_alone(tmp_path):
 
     assert child_status(misuse) == 0
     box = [writer]
-    assert child_status(lambda: (box.clear(), globals().pop("nothing", None), gc.collect()) and None) == 0
+    assert (
+        child_status(lambda: (box.clear(), globals().pop("nothing", None), gc.collect()) and None)
+        == 0
+    )
     writer.append(DATA[10:])
     writer.close()
     with Dense.open(tmp_path / "w") as store:
@@ -133,7 +138,17 @@ def test_a_pickle_is_small_and_opens_when_used(path):
     assert type(twin) is Dense and twin.path == path and not twin.closed
     assert twin.dtype == np.int32
     assert twin.item_shape == (64,)
-    for use in (lambda s: len(s) == 4000, reads_right, lambda s: s.codec == "zstd", lambda s: np.array_equal(s[3], DATA[3]), lambda s: len(s.gather([1])) == 1, lambda s: s.has_dict() is False, lambda s: s.prefetch([1]) is None, lambda s: zrecord.verify(s).ok, lambda s: len(pickle.dumps(s)) < 500):
+    for use in (
+        lambda s: len(s) == 4000,
+        reads_right,
+        lambda s: s.codec == "zstd",
+        lambda s: np.array_equal(s[3], DATA[3]),
+        lambda s: len(s.gather([1])) == 1,
+        lambda s: s.has_dict() is False,
+        lambda s: s.prefetch([1]) is None,
+        lambda s: zrecord.verify(s).ok,
+        lambda s: len(pickle.dumps(s)) < 500,
+    ):
         fresh = pickle.loads(text)
         assert use(fresh)
         fresh.close()
@@ -305,3 +320,43 @@ def test_gather_lets_other_threads_run(path):
     stop.set()
     thread.join()
     assert ticks >= min(20, elapsed * 100)
+
+
+# ---------------------------------------------------------------- the end of a process
+
+
+def run_program(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "import os; os._exit(0)"])
+def test_a_writer_open_at_exit_publishes_nothing(tmp_path, end):
+    code = f"import sys, zrecord; w = zrecord.Dense.create(sys.argv[1], 'i4', ())\n{end}"
+    result = run_program(code, tmp_path / "s")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not (tmp_path / "s").exists()
+    with Dense.create(tmp_path / "s", "i4", ()) as writer:
+        writer.append(np.zeros(3, "i4"))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_ctrl_c_while_waiting_for_a_batch(path):
+    code = """
+import os, signal, sys, threading
+import zrecord, zrecord.dataloader
+zrecord.dataloader.JOIN_SECONDS = 0.2
+stuck = threading.Event()
+loader = zrecord.DataLoader({"x": zrecord.open(sys.argv[1])}, 1, transform=lambda batch: stuck.wait())
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    next(loader)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    result = run_program(code, path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\n", "")

@@ -30,7 +30,10 @@ def loaderx():
         pytest.importorskip(needed)
     sys.path.insert(0, str(WHEEL))
     try:
-        modules = [importlib.import_module(f"loaderx.{m}") for m in ("zrecord", "utils", "zsampler", "dataloader")]
+        modules = [
+            importlib.import_module(f"loaderx.{m}")
+            for m in ("zrecord", "utils", "zsampler", "dataloader")
+        ]
     finally:
         sys.path.remove(str(WHEEL))
     assert sys.modules["loaderx"].__version__ == "2.0.0"
@@ -64,7 +67,29 @@ def fill(dtype, shape, seed=0):
 
 
 CODECS = ["raw", "zstd", "zstd_dict"]
-DTYPES = ["u1", "?", "<i2", ">i4", "<i8", ">u8", "f2", "<f4", ">f8", "g", "c8", ">c16", "M8[ns]", ">M8[D]", "m8[us]", "M8", "S1", "S7", "<U3", ">U2", "V5"]
+DTYPES = [
+    "u1",
+    "?",
+    "<i2",
+    ">i4",
+    "<i8",
+    ">u8",
+    "f2",
+    "<f4",
+    ">f8",
+    "g",
+    "c8",
+    ">c16",
+    "M8[ns]",
+    ">M8[D]",
+    "m8[us]",
+    "M8",
+    "S1",
+    "S7",
+    "<U3",
+    ">U2",
+    "V5",
+]
 SHAPES = [(), (1,), (3,), (2, 0, 3), (2, 1, 3), (1, 2, 1, 2, 1, 2, 1, 2, 1), (1,) * 30]
 
 
@@ -102,7 +127,11 @@ def compare(first, second, expected):
     assert len(first) == len(second) == len(expected)
     assert first.dtype == second.dtype and first.codec == second.codec
     assert first.has_dict() == second.has_dict()
-    ids = np.random.default_rng(1).integers(0, len(expected), 3 * len(expected)) if len(expected) else []
+    ids = (
+        np.random.default_rng(1).integers(0, len(expected), 3 * len(expected))
+        if len(expected)
+        else []
+    )
     same(first[:], expected)
     same(second[:], expected)
     same(first[ids], second[ids])
@@ -117,7 +146,10 @@ def test_dense_dtypes(loaderx, tmp_path, dictionary, dtype, codec):
     data = fill(dtype, (17, 2, 3))
     for number, (writer, reader) in enumerate(pairs(loaderx)):
         create_dense(writer, tmp_path / str(number), data, codec, dictionary)
-        with reader.Dense.open(tmp_path / str(number)) as a, writer.Dense.open(tmp_path / str(number)) as b:
+        with (
+            reader.Dense.open(tmp_path / str(number)) as a,
+            writer.Dense.open(tmp_path / str(number)) as b,
+        ):
             assert a.item_shape == b.item_shape == (2, 3)
             compare(a, b, data)
 
@@ -128,7 +160,10 @@ def test_dense_shapes(loaderx, tmp_path, dictionary, shape, codec):
     data = fill("<i4", (9, *shape))
     for number, (writer, reader) in enumerate(pairs(loaderx)):
         create_dense(writer, tmp_path / str(number), data, codec, dictionary)
-        with reader.Dense.open(tmp_path / str(number)) as a, writer.Dense.open(tmp_path / str(number)) as b:
+        with (
+            reader.Dense.open(tmp_path / str(number)) as a,
+            writer.Dense.open(tmp_path / str(number)) as b,
+        ):
             assert a.item_shape == b.item_shape == shape
             compare(a, b, data)
 
@@ -139,7 +174,10 @@ def test_ragged_dtypes_and_shapes(loaderx, tmp_path, dictionary, dtype, codec):
     records = [fill(dtype, shape, i) for i, shape in enumerate(SHAPES * 2) if 0 not in shape]
     for number, (writer, reader) in enumerate(pairs(loaderx)):
         create_ragged(writer, tmp_path / str(number), records, dtype, codec, dictionary)
-        with reader.Ragged.open(tmp_path / str(number)) as a, writer.Ragged.open(tmp_path / str(number)) as b:
+        with (
+            reader.Ragged.open(tmp_path / str(number)) as a,
+            writer.Ragged.open(tmp_path / str(number)) as b,
+        ):
             compare(a, b, records)
 
 
@@ -179,7 +217,10 @@ def test_incompressible_records(loaderx, tmp_path):
             assert np.array_equal(store[:], data)
 
 
-@pytest.mark.parametrize("options", [{"level": 1}, {"level": 12}, {"tune": "read"}, {"tune": "write"}, {"checksums": False}])
+@pytest.mark.parametrize(
+    "options",
+    [{"level": 1}, {"level": 12}, {"tune": "read"}, {"tune": "write"}, {"checksums": False}],
+)
 def test_our_options_are_read_there(loaderx, tmp_path, options):
     data = fill("<i4", (300, 128))
     with zrecord.Dense.create(tmp_path / "s", data.dtype, (128,), **options) as writer:
@@ -191,7 +232,9 @@ def test_our_options_are_read_there(loaderx, tmp_path, options):
 def test_dictionaries_are_interchangeable(loaderx, tmp_path):
     rows = np.random.default_rng(3).integers(0, 9, (3000, 64)).astype(np.int32)
     for number, (writer, reader) in enumerate(pairs(loaderx)):
-        create_dense(writer, tmp_path / str(number), rows, "zstd_dict", reader.train_dict(rows, "fast"))
+        create_dense(
+            writer, tmp_path / str(number), rows, "zstd_dict", reader.train_dict(rows, "fast")
+        )
         with reader.Dense.open(tmp_path / str(number)) as store:
             assert np.array_equal(store[:], rows)
             assert reader.train_dict(store, "fast")[:4] == b"\x37\xa4\x30\xec"
@@ -234,8 +277,14 @@ def twins(loaderx, tmp_path_factory):
     folder = tmp_path_factory.mktemp("twins")
     create_dense(zrecord, folder / "d", fill("<i4", (10, 2)), "zstd", None)
     create_dense(zrecord, folder / "s", fill("<i8", (10,)), "raw", None)
-    create_ragged(zrecord, folder / "r", [fill("<i4", (i + 1,)) for i in range(10)], "<i4", "zstd", None)
-    stores = [(getattr(p, kind).open(folder / name)) for kind, name in (("Dense", "d"), ("Dense", "s"), ("Ragged", "r")) for p in (zrecord, loaderx)]
+    create_ragged(
+        zrecord, folder / "r", [fill("<i4", (i + 1,)) for i in range(10)], "<i4", "zstd", None
+    )
+    stores = [
+        (getattr(p, kind).open(folder / name))
+        for kind, name in (("Dense", "d"), ("Dense", "s"), ("Ragged", "r"))
+        for p in (zrecord, loaderx)
+    ]
     yield list(zip(stores[::2], stores[1::2]))
     for store in stores:
         store.close()
@@ -255,21 +304,46 @@ def outcome(store, key):
 
 
 near = st.integers(-3, 13)
-wide = st.one_of(near, st.integers(-(2**66), 2**66), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63)]))
+wide = st.one_of(
+    near,
+    st.integers(-(2**66), 2**66),
+    st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63)]),
+)
 floats = st.sampled_from([0.0, 1.0, 0.5, -1.0, float("nan")])
-bounds = st.one_of(st.none(), near, st.integers(-(2**70), 2**70), floats, st.sampled_from(["a", True, np.int64(3)]))
+bounds = st.one_of(
+    st.none(), near, st.integers(-(2**70), 2**70), floats, st.sampled_from(["a", True, np.int64(3)])
+)
 arrays = st.builds(
     lambda values, dtype, twist: twist(np.array(values).astype(dtype)),
     st.lists(st.integers(-2, 11), max_size=6),
-    st.sampled_from(["i1", "u1", "<i2", ">i2", "<i4", ">i8", "<i8", "<u8", ">u8", "f4", "?", "U2", "c8", "O"]),
-    st.sampled_from([lambda a: a, lambda a: a[::-1], lambda a: a[::2], lambda a: a[None], lambda a: a.reshape(-1, 1), np.matrix]),
+    st.sampled_from(
+        ["i1", "u1", "<i2", ">i2", "<i4", ">i8", "<i8", "<u8", ">u8", "f4", "?", "U2", "c8", "O"]
+    ),
+    st.sampled_from(
+        [
+            lambda a: a,
+            lambda a: a[::-1],
+            lambda a: a[::2],
+            lambda a: a[None],
+            lambda a: a.reshape(-1, 1),
+            np.matrix,
+        ]
+    ),
 )
 masks = st.one_of(
     st.lists(st.booleans(), min_size=9, max_size=11),
     st.lists(st.booleans(), min_size=10, max_size=10).map(np.array),
     st.lists(st.booleans(), min_size=20, max_size=20).map(lambda m: np.array(m)[::2]),
 )
-items = st.one_of(near, st.integers(0, 9), st.integers(0, 9).map(np.int64), floats, st.booleans(), st.none(), st.just("1"))
+items = st.one_of(
+    near,
+    st.integers(0, 9),
+    st.integers(0, 9).map(np.int64),
+    floats,
+    st.booleans(),
+    st.none(),
+    st.just("1"),
+)
 keys = st.one_of(
     wide,
     near.map(np.int8),
@@ -296,7 +370,9 @@ keys = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 @given(key=keys)
 @example(key=())
 @example(key=[])
@@ -309,8 +385,26 @@ def test_any_index_has_the_same_outcome(twins, key):
 
 
 def test_writers_refuse_the_same(loaderx, tmp_path):
-    batches = [[1], np.zeros(2, "i4"), np.zeros((0, 2), "i4"), np.int32(3), np.zeros((1, 2), ">i4"), np.zeros((1, 3), "i4"), np.zeros((1, 2), "i4")]
-    records = [[np.zeros(3, "i4")], [np.zeros(0, "i4")], [np.zeros(3, "i8")], [5], [], 5, np.zeros((2, 3), "i4"), np.zeros(3, "i4"), [np.array(5, "i4")]]
+    batches = [
+        [1],
+        np.zeros(2, "i4"),
+        np.zeros((0, 2), "i4"),
+        np.int32(3),
+        np.zeros((1, 2), ">i4"),
+        np.zeros((1, 3), "i4"),
+        np.zeros((1, 2), "i4"),
+    ]
+    records = [
+        [np.zeros(3, "i4")],
+        [np.zeros(0, "i4")],
+        [np.zeros(3, "i8")],
+        [5],
+        [],
+        5,
+        np.zeros((2, 3), "i4"),
+        np.zeros(3, "i4"),
+        [np.array(5, "i4")],
+    ]
     outcomes = []
     for number, package in enumerate((zrecord, loaderx)):
         dense = package.Dense.create(tmp_path / f"d{number}", "i4", (2,))
@@ -378,7 +472,11 @@ def test_sequential_samplers_agree(loaderx):
         assert ours.next().tolist() == theirs.next().tolist()
 
 
-@pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, 3), (1, 1, 0, -1), (2**64, 1, 0), (1.0, 1, 0), ("1", 1, 0)], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [(0, 1, 0), (1, 0, 0), (1, 1, 3), (1, 1, 0, -1), (2**64, 1, 0), (1.0, 1, 0), ("1", 1, 0)],
+    ids=repr,
+)
 def test_samplers_refuse_the_same(loaderx, arguments):
     kinds = []
     for sampler in (zrecord.Sampler, loaderx.Sampler):

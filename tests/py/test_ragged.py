@@ -65,7 +65,20 @@ def test_lists_of_records(store, records):
     same(list(store), records)
 
 
-@pytest.mark.parametrize("key, error", [(-1, IndexError), (40, IndexError), ([0.5], TypeError), (True, TypeError), (2**70, TypeError), (slice(-1, None), IndexError), ([True], IndexError), ("a", TypeError)], ids=repr)
+@pytest.mark.parametrize(
+    "key, error",
+    [
+        (-1, IndexError),
+        (40, IndexError),
+        ([0.5], TypeError),
+        (True, TypeError),
+        (2**70, TypeError),
+        (slice(-1, None), IndexError),
+        ([True], IndexError),
+        ("a", TypeError),
+    ],
+    ids=repr,
+)
 def test_wrong_indices(store, key, error):
     with pytest.raises(error):
         store[key]
@@ -104,7 +117,10 @@ def test_long_lists(tmp_path, count):
 @pytest.mark.parametrize("dtype", ["u1", "?", ">f8", "S3", "<U2", "V5", "c16", "g", "M8[us]"])
 def test_dtypes(tmp_path, dtype):
     dtype = np.dtype(dtype)
-    records = [np.zeros(n, dtype) for n in (1, 2, 17)] + [np.zeros((), dtype), np.zeros((2, 3), dtype)]
+    records = [np.zeros(n, dtype) for n in (1, 2, 17)] + [
+        np.zeros((), dtype),
+        np.zeros((2, 3), dtype),
+    ]
     with Ragged.create(tmp_path / "s", dtype) as writer:
         writer.append(records)
     with Ragged.open(tmp_path / "s") as reader:
@@ -152,7 +168,12 @@ def test_packed_of_scalars(tmp_path):
 
 
 def test_every_iterable_and_layout(tmp_path, records):
-    more = [records[0], np.arange(20, dtype=np.int32)[::3], np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3)), np.arange(24, dtype=np.int32).reshape(2, 3, 4).T]
+    more = [
+        records[0],
+        np.arange(20, dtype=np.int32)[::3],
+        np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3)),
+        np.arange(24, dtype=np.int32).reshape(2, 3, 4).T,
+    ]
     with Ragged.create(tmp_path / "s", np.int32) as writer:
         writer.append(records)
         writer.append(tuple(more))
@@ -162,7 +183,10 @@ def test_every_iterable_and_layout(tmp_path, records):
         writer.append(np.arange(6, dtype=np.int32).reshape(2, 3))
         assert len(writer) == 4 * 40 + 4 + 2
     with Ragged.open(tmp_path / "s") as reader:
-        same(reader[:], records + more + records * 3 + list(np.arange(6, dtype=np.int32).reshape(2, 3)))
+        same(
+            reader[:],
+            records + more + records * 3 + list(np.arange(6, dtype=np.int32).reshape(2, 3)),
+        )
 
 
 def test_rank_64_where_numpy_allows_it(tmp_path):
@@ -199,7 +223,11 @@ def test_a_bad_record_leaves_the_writer_as_it_was(tmp_path, bad, error, wrap):
         same(reader[:], [good, good])
 
 
-@pytest.mark.parametrize("nothing", [[], (), iter([]), np.zeros((0, 3), np.int32)], ids=["list", "tuple", "iter", "array"])
+@pytest.mark.parametrize(
+    "nothing",
+    [[], (), iter([]), np.zeros((0, 3), np.int32)],
+    ids=["list", "tuple", "iter", "array"],
+)
 def test_append_of_nothing(tmp_path, nothing):
     with Ragged.create(tmp_path / "s", np.int32) as writer:
         with pytest.raises(ValueError, match="at least one"):

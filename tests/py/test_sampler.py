@@ -36,7 +36,12 @@ def test_iteration_is_next():
 
 def test_sequential_wraps_round():
     sampler = Sampler(5, 3, Sampler.Mode.SEQUENTIAL)
-    assert [batch.tolist() for batch in draws(sampler, 4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
+    assert [batch.tolist() for batch in draws(sampler, 4)] == [
+        [0, 1, 2],
+        [3, 4, 0],
+        [1, 2, 3],
+        [4, 0, 1],
+    ]
     assert Sampler(2, 5, 0).next().tolist() == [0, 1, 0, 1, 0]
 
 
@@ -54,7 +59,9 @@ def test_cyclic_has_at_most_length_ids():
 
 
 def test_iid_is_in_range_and_even():
-    counts = np.bincount(np.concatenate(draws(Sampler(10, 1000, Mode.IID), 100)).astype(int), minlength=10)
+    counts = np.bincount(
+        np.concatenate(draws(Sampler(10, 1000, Mode.IID), 100)).astype(int), minlength=10
+    )
     assert len(counts) == 10
     expected = 10_000
     assert ((counts - expected) ** 2 / expected).sum() < 33.7  # chi-square, 9 degrees, p = 0.0001
@@ -76,7 +83,9 @@ def test_seek_reaches_any_step(mode):
 def test_seed_and_step_decide(mode):
     a, b = Sampler(1000, 100, mode, 1), Sampler(1000, 100, mode, seed=1)
     assert all(np.array_equal(x, y) for x, y in zip(draws(a, 30), draws(b, 30)))
-    assert not np.array_equal(Sampler(1000, 100, mode, 2).next(), Sampler(1000, 100, mode, 1).next())
+    assert not np.array_equal(
+        Sampler(1000, 100, mode, 2).next(), Sampler(1000, 100, mode, 1).next()
+    )
 
 
 def test_the_default_seed_is_42():
@@ -87,7 +96,13 @@ def test_pickle_and_copy_keep_the_position():
     sampler = Sampler(1000, 10, Mode.CYCLIC, 5)
     sampler.seek(123)
     for twin in (pickle.loads(pickle.dumps(sampler)), copy.copy(sampler), copy.deepcopy(sampler)):
-        assert (twin.length, twin.batch_size, twin.mode, twin.seed, twin.step) == (1000, 10, 2, 5, 123)
+        assert (twin.length, twin.batch_size, twin.mode, twin.seed, twin.step) == (
+            1000,
+            10,
+            2,
+            5,
+            123,
+        )
         assert not np.shares_memory(twin.next(), sampler.next())
         sampler.seek(123)
         assert np.array_equal(twin.next().copy() * 0, sampler.next() * 0)
@@ -122,7 +137,9 @@ def test_refused_arguments(arguments, error):
         Sampler(*arguments)
 
 
-@pytest.mark.parametrize("step, error", [(-1, ValueError), (2**64, ValueError), (1.0, TypeError), ("1", TypeError)])
+@pytest.mark.parametrize(
+    "step, error", [(-1, ValueError), (2**64, ValueError), (1.0, TypeError), ("1", TypeError)]
+)
 def test_refused_steps(step, error):
     sampler = Sampler(10, 2, 0)
     with pytest.raises(error):
