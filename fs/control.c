@@ -227,6 +227,7 @@ static json_t *options_value(const struct fs *fs)
     json_t *options = json_object();
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
     json_object_set_new(options, "show_control", json_boolean(o->show_control));
+    json_object_set_new(options, "checksums", json_boolean(o->checksums));
     json_object_set_new(options, "readdirplus", json_string(options_readdirplus_name(o->readdirplus)));
     json_object_set_new(options, "cache", number(o->cache_nbytes));
     json_object_set_new(options, "uid", number(fs->uid));

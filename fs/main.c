@@ -68,7 +68,11 @@ static void pass_fuse_log(enum fuse_log_level level, const char *format, va_list
 static int open_store(struct mount *m)
 {
     struct zr_error err;
-    const struct zr_reader_options options = { .access = ZR_ACCESS_READ };
+    /* Reading costs as much as mapping here, and mapped files would count as this
+     * program's memory. */
+    const struct zr_reader_options options = {
+        .access = ZR_ACCESS_READ, .checksums = m->options.checksums,
+    };
     m->source = realpath(m->options.source, NULL);
     const char *path = m->source ? m->source : m->options.source;
     if (zr_reader_open(&m->fs.reader, path, &options, &err) != ZR_OK) {

@@ -40,6 +40,8 @@ static const char HELP[] =
     "                           while requests keep coming; 0 never\n"
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
+    "     checksums             compare each record read with its checksum (costs\n"
+    "                           a few per cent; finds flipped bytes in raw stores)\n"
     "     show_control          list .control too (it can always be opened)\n"
     "     and those of mount(8): ro, nodev, nosuid, noexec, noatime ...\n"
     "  -h, --help           this text\n"
@@ -106,6 +108,11 @@ static bool set_allow_other(struct options *o, const char *value)
 static bool set_show_control(struct options *o, const char *value)
 {
     return set_flag(&o->show_control, value);
+}
+
+static bool set_checksums(struct options *o, const char *value)
+{
+    return set_flag(&o->checksums, value);
 }
 
 static bool set_debug(struct options *o, const char *value)
@@ -185,6 +192,7 @@ static const struct own_option {
 } OWN[] = {
     { "allow_other", set_allow_other, no_argument },
     { "show_control", set_show_control, no_argument },
+    { "checksums", set_checksums, no_argument },
     { "debug", set_debug, no_argument },
     { "uid", set_uid, required_argument },
     { "gid", set_gid, required_argument },

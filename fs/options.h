@@ -21,6 +21,7 @@ struct options {
     bool debug;
     bool allow_other;
     bool show_control;
+    bool checksums;
     bool has_uid, has_gid;
     uid_t uid;
     gid_t gid;

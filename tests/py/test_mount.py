@@ -512,6 +512,21 @@ def test_a_damaged_record_is_eio_for_that_record_only(tmp_path, geometry):
         assert m.log.count("record 7:") == 1, "logged once"
 
 
+def test_checksums_find_a_flipped_byte_in_a_raw_store(tmp_path):
+    rows = counting_rows(20, 3000)
+    store = make_dense(tmp_path / "s", rows, "raw")
+    offset, _ = location(store, 7)
+    overwrite(store / "data.zr", offset + 100, bytes([rows[7, 100] ^ 1]))
+    with mounted(store, tmp_path / "m") as m:
+        assert read_raw(m / 7) != npy(rows[7]), "not looked for unless asked"
+    with mounted(store, tmp_path / "m", "-o", "checksums") as m:
+        with pytest.raises(OSError) as caught:
+            read_raw(m / 7)
+        assert caught.value.errno == errno.EIO
+        assert m.status()["damaged"]["records"][0]["code"] == "ZR_E_CHECKSUM"
+        assert all(read_raw(m / i) == npy(rows[i]) for i in range(20) if i != 7)
+
+
 def test_a_record_whose_size_is_unknown_keeps_its_name(tmp_path):
     rows = counting_rows(20, 3000)
     store = make_ragged(tmp_path / "s", list(rows))
