@@ -15,11 +15,11 @@ enum state { DECODING, READY, FAILED };
 
 struct cache_entry {
     uint64_t key;
-    struct cache_entry *chain;        /* same bucket */
+    struct cache_entry *chain;         /* same bucket */
     struct cache_entry *older, *newer; /* by last use */
     enum state state;
-    bool is_linked;       /* in the table and the list; else the last user frees it */
-    unsigned users;       /* requests that hold or await it */
+    bool is_linked; /* in the table and the list; else the last user frees it */
+    unsigned users; /* requests that hold or await it */
     uint64_t delivered_nbytes;
     struct cache_bytes bytes; /* set before READY, constant then */
     int code;                 /* FAILED: the result and its error */
@@ -168,8 +168,8 @@ static void keep_error(struct cache_entry *e, int code, const struct zr_error *e
 /* Decodes into an entry that this thread has just linked as DECODING. */
 static int decode(struct cache *c, struct cache_entry *e, struct zr_error *err)
 {
-    struct cache_bytes bytes = { 0 };
-    struct zr_error failure = { 0 };
+    struct cache_bytes bytes = {0};
+    struct zr_error failure = {0};
     int code = c->decode(c->ctx, e->key, &bytes, &failure);
 
     pthread_mutex_lock(&c->lock);
@@ -209,8 +209,10 @@ static struct cache_entry *start(struct cache *c, uint64_t key)
 static int out_of_memory(struct zr_error *err)
 {
     if (err)
-        *err = (struct zr_error){ .code = ZR_E_NOMEM, .record = ZR_NO_RECORD,
-                                  .offset = UINT64_MAX, .message = "out of memory" };
+        *err = (struct zr_error){.code = ZR_E_NOMEM,
+                                 .record = ZR_NO_RECORD,
+                                 .offset = UINT64_MAX,
+                                 .message = "out of memory"};
     return ZR_E_NOMEM;
 }
 
@@ -232,8 +234,8 @@ static int await(struct cache *c, struct cache_entry *e, struct zr_error *err)
     return code;
 }
 
-int cache_get(struct cache *c, uint64_t key, struct cache_entry **out,
-              enum cache_outcome *outcome, struct zr_error *err)
+int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cache_outcome *outcome,
+              struct zr_error *err)
 {
     *out = NULL;
     int code = ZR_OK;

@@ -40,8 +40,8 @@ enum cache_outcome { CACHE_DECODED, CACHE_HIT, CACHE_WAITED };
 
 /* Gives the decoded record, pinned until cache_put; *outcome says how it came.
  * On failure nothing is kept: the next request tries again.  Thread safe. */
-int cache_get(struct cache *c, uint64_t key, struct cache_entry **out,
-              enum cache_outcome *outcome, struct zr_error *err);
+int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cache_outcome *outcome,
+              struct zr_error *err);
 const struct cache_bytes *cache_entry_bytes(const struct cache_entry *entry);
 /* Unpins; that many of its bytes went to the kernel.  When the sum reaches the
  * record's size it is dropped: the page cache has it all now. */

@@ -102,7 +102,7 @@ int control_freeze(struct control *c, char *bytes, size_t nbytes, uint64_t *ino)
         free(bytes);
         return ENOMEM;
     }
-    *t = (struct text){ .lookup_count = 1, .bytes = bytes, .nbytes = nbytes };
+    *t = (struct text){.lookup_count = 1, .bytes = bytes, .nbytes = nbytes};
     pthread_mutex_lock(&c->lock);
     bool fits = c->count < c->max_count && c->nbytes + nbytes <= c->max_nbytes;
     if (fits) {
@@ -228,7 +228,8 @@ static json_t *options_value(const struct fs *fs)
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
     json_object_set_new(options, "show_control", json_boolean(o->show_control));
     json_object_set_new(options, "checksums", json_boolean(o->checksums));
-    json_object_set_new(options, "readdirplus", json_string(options_readdirplus_name(o->readdirplus)));
+    json_object_set_new(options, "readdirplus",
+                        json_string(options_readdirplus_name(o->readdirplus)));
     json_object_set_new(options, "cache", number(o->cache_nbytes));
     json_object_set_new(options, "uid", number(fs->uid));
     json_object_set_new(options, "gid", number(fs->gid));
@@ -251,14 +252,21 @@ static json_t *events_value(const struct counters_sum *sum)
 {
     json_t *events = json_object();
     for (int e = 0; e < EVENT_COUNT; e++)
-        json_object_set_new(events, counters_event_name((enum counters_event)e), number(sum->events[e]));
+        json_object_set_new(events, counters_event_name((enum counters_event)e),
+                            number(sum->events[e]));
     return events;
 }
 
 static json_t *latency_value(const struct counters_sum *sum)
 {
-    static const struct { const char *name; double share; } POINTS[] = {
-        { "p50", 0.5 }, { "p90", 0.9 }, { "p99", 0.99 }, { "max", 1.0 },
+    static const struct {
+        const char *name;
+        double share;
+    } POINTS[] = {
+        {"p50", 0.5},
+        {"p90", 0.9},
+        {"p99", 0.99},
+        {"max", 1.0},
     };
     json_t *latency = json_object();
     for (int k = 0; k < COUNTERS_TIMED; k++) {

@@ -10,23 +10,55 @@
 
 static const char *const OPCODE_NAMES[COUNTERS_OPCODES] = {
     [0] = "other",
-    [FUSE_LOOKUP] = "LOOKUP", [FUSE_FORGET] = "FORGET", [FUSE_GETATTR] = "GETATTR",
-    [FUSE_SETATTR] = "SETATTR", [FUSE_READLINK] = "READLINK", [FUSE_SYMLINK] = "SYMLINK",
-    [FUSE_MKNOD] = "MKNOD", [FUSE_MKDIR] = "MKDIR", [FUSE_UNLINK] = "UNLINK",
-    [FUSE_RMDIR] = "RMDIR", [FUSE_RENAME] = "RENAME", [FUSE_LINK] = "LINK",
-    [FUSE_OPEN] = "OPEN", [FUSE_READ] = "READ", [FUSE_WRITE] = "WRITE",
-    [FUSE_STATFS] = "STATFS", [FUSE_RELEASE] = "RELEASE", [FUSE_FSYNC] = "FSYNC",
-    [FUSE_SETXATTR] = "SETXATTR", [FUSE_GETXATTR] = "GETXATTR", [FUSE_LISTXATTR] = "LISTXATTR",
-    [FUSE_REMOVEXATTR] = "REMOVEXATTR", [FUSE_FLUSH] = "FLUSH", [FUSE_INIT] = "INIT",
-    [FUSE_OPENDIR] = "OPENDIR", [FUSE_READDIR] = "READDIR", [FUSE_RELEASEDIR] = "RELEASEDIR",
-    [FUSE_FSYNCDIR] = "FSYNCDIR", [FUSE_GETLK] = "GETLK", [FUSE_SETLK] = "SETLK",
-    [FUSE_SETLKW] = "SETLKW", [FUSE_ACCESS] = "ACCESS", [FUSE_CREATE] = "CREATE",
-    [FUSE_INTERRUPT] = "INTERRUPT", [FUSE_BMAP] = "BMAP", [FUSE_DESTROY] = "DESTROY",
-    [FUSE_IOCTL] = "IOCTL", [FUSE_POLL] = "POLL", [FUSE_NOTIFY_REPLY] = "NOTIFY_REPLY",
-    [FUSE_BATCH_FORGET] = "BATCH_FORGET", [FUSE_FALLOCATE] = "FALLOCATE",
-    [FUSE_READDIRPLUS] = "READDIRPLUS", [FUSE_RENAME2] = "RENAME2", [FUSE_LSEEK] = "LSEEK",
-    [FUSE_COPY_FILE_RANGE] = "COPY_FILE_RANGE", [FUSE_SETUPMAPPING] = "SETUPMAPPING",
-    [FUSE_REMOVEMAPPING] = "REMOVEMAPPING", [FUSE_SYNCFS] = "SYNCFS", [FUSE_TMPFILE] = "TMPFILE",
+    [FUSE_LOOKUP] = "LOOKUP",
+    [FUSE_FORGET] = "FORGET",
+    [FUSE_GETATTR] = "GETATTR",
+    [FUSE_SETATTR] = "SETATTR",
+    [FUSE_READLINK] = "READLINK",
+    [FUSE_SYMLINK] = "SYMLINK",
+    [FUSE_MKNOD] = "MKNOD",
+    [FUSE_MKDIR] = "MKDIR",
+    [FUSE_UNLINK] = "UNLINK",
+    [FUSE_RMDIR] = "RMDIR",
+    [FUSE_RENAME] = "RENAME",
+    [FUSE_LINK] = "LINK",
+    [FUSE_OPEN] = "OPEN",
+    [FUSE_READ] = "READ",
+    [FUSE_WRITE] = "WRITE",
+    [FUSE_STATFS] = "STATFS",
+    [FUSE_RELEASE] = "RELEASE",
+    [FUSE_FSYNC] = "FSYNC",
+    [FUSE_SETXATTR] = "SETXATTR",
+    [FUSE_GETXATTR] = "GETXATTR",
+    [FUSE_LISTXATTR] = "LISTXATTR",
+    [FUSE_REMOVEXATTR] = "REMOVEXATTR",
+    [FUSE_FLUSH] = "FLUSH",
+    [FUSE_INIT] = "INIT",
+    [FUSE_OPENDIR] = "OPENDIR",
+    [FUSE_READDIR] = "READDIR",
+    [FUSE_RELEASEDIR] = "RELEASEDIR",
+    [FUSE_FSYNCDIR] = "FSYNCDIR",
+    [FUSE_GETLK] = "GETLK",
+    [FUSE_SETLK] = "SETLK",
+    [FUSE_SETLKW] = "SETLKW",
+    [FUSE_ACCESS] = "ACCESS",
+    [FUSE_CREATE] = "CREATE",
+    [FUSE_INTERRUPT] = "INTERRUPT",
+    [FUSE_BMAP] = "BMAP",
+    [FUSE_DESTROY] = "DESTROY",
+    [FUSE_IOCTL] = "IOCTL",
+    [FUSE_POLL] = "POLL",
+    [FUSE_NOTIFY_REPLY] = "NOTIFY_REPLY",
+    [FUSE_BATCH_FORGET] = "BATCH_FORGET",
+    [FUSE_FALLOCATE] = "FALLOCATE",
+    [FUSE_READDIRPLUS] = "READDIRPLUS",
+    [FUSE_RENAME2] = "RENAME2",
+    [FUSE_LSEEK] = "LSEEK",
+    [FUSE_COPY_FILE_RANGE] = "COPY_FILE_RANGE",
+    [FUSE_SETUPMAPPING] = "SETUPMAPPING",
+    [FUSE_REMOVEMAPPING] = "REMOVEMAPPING",
+    [FUSE_SYNCFS] = "SYNCFS",
+    [FUSE_TMPFILE] = "TMPFILE",
     [52] = "STATX", /* newer than some headers */
 };
 
@@ -85,12 +117,18 @@ void counters_request(struct counters *c, uint32_t opcode)
 static enum counters_timed timed_kind(uint32_t opcode)
 {
     switch (opcode) {
-    case FUSE_LOOKUP: return TIMED_LOOKUP;
-    case FUSE_READ: return TIMED_READ;
-    case FUSE_READDIR: return TIMED_READDIR;
-    case FUSE_READDIRPLUS: return TIMED_READDIRPLUS;
-    case FUSE_IOCTL: return TIMED_IOCTL;
-    default: return TIMED_OTHER;
+    case FUSE_LOOKUP:
+        return TIMED_LOOKUP;
+    case FUSE_READ:
+        return TIMED_READ;
+    case FUSE_READDIR:
+        return TIMED_READDIR;
+    case FUSE_READDIRPLUS:
+        return TIMED_READDIRPLUS;
+    case FUSE_IOCTL:
+        return TIMED_IOCTL;
+    default:
+        return TIMED_OTHER;
     }
 }
 
@@ -115,7 +153,7 @@ static void collect(const counter *from, uint64_t *to, size_t count)
 
 void counters_collect(const struct counters *c, struct counters_sum *sum)
 {
-    *sum = (struct counters_sum){ 0 };
+    *sum = (struct counters_sum){0};
     for (size_t s = 0; s < COUNTERS_SLOTS; s++) {
         const struct counters_slot *slot = &c->slots[s];
         collect(slot->requests, sum->requests, COUNTERS_OPCODES);

@@ -11,25 +11,32 @@
 #include <stdint.h>
 
 enum {
-    COUNTERS_OPCODES = 64,    /* opcodes of the protocol are below, 0 is "other" */
-    COUNTERS_BUCKETS = 40,    /* bucket b holds durations of [2^b, 2^(b+1)) ns */
-    COUNTERS_SLOTS = 64,      /* threads beyond share slots, which stay right */
-    COUNTERS_TIMED = 6        /* kinds whose latency is kept, see enum counters_timed */
+    COUNTERS_OPCODES = 64, /* opcodes of the protocol are below, 0 is "other" */
+    COUNTERS_BUCKETS = 40, /* bucket b holds durations of [2^b, 2^(b+1)) ns */
+    COUNTERS_SLOTS = 64,   /* threads beyond share slots, which stay right */
+    COUNTERS_TIMED = 6     /* kinds whose latency is kept, see enum counters_timed */
 };
 
-enum counters_timed { TIMED_LOOKUP, TIMED_READ, TIMED_READDIR, TIMED_READDIRPLUS, TIMED_IOCTL, TIMED_OTHER };
+enum counters_timed {
+    TIMED_LOOKUP,
+    TIMED_READ,
+    TIMED_READDIR,
+    TIMED_READDIRPLUS,
+    TIMED_IOCTL,
+    TIMED_OTHER
+};
 
 enum counters_event {
-    EVENT_READ_BYTES,     /* payload handed to the kernel for records */
-    EVENT_DECODES,        /* records decoded */
-    EVENT_DECODED_BYTES,  /* their bytes */
-    EVENT_CACHE_HITS,     /* a READ served from a record decoded before */
-    EVENT_CACHE_WAITS,    /* a READ that waited for another one's decode */
-    EVENT_ERRORS,         /* requests for a record that failed */
+    EVENT_READ_BYTES,      /* payload handed to the kernel for records */
+    EVENT_DECODES,         /* records decoded */
+    EVENT_DECODED_BYTES,   /* their bytes */
+    EVENT_CACHE_HITS,      /* a READ served from a record decoded before */
+    EVENT_CACHE_WAITS,     /* a READ that waited for another one's decode */
+    EVENT_ERRORS,          /* requests for a record that failed */
     EVENT_CONTROL_LOOKUPS, /* of these LOOKUPs and READs: for the control file */
     EVENT_CONTROL_READS,
-    EVENT_SPINS_WON,      /* a request came while a thread spun for it */
-    EVENT_SPINS_LOST,     /* none did, and the thread went to sleep */
+    EVENT_SPINS_WON,  /* a request came while a thread spun for it */
+    EVENT_SPINS_LOST, /* none did, and the thread went to sleep */
     EVENT_COUNT
 };
 

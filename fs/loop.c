@@ -40,21 +40,22 @@ enum mode { SOLO, CROWD };
 
 enum {
     DEFAULT_SPIN_USEC = 60,
-    MIN_DEFAULT_THREADS = 4,  /* disks like a queue, even with few CPUs */
+    MIN_DEFAULT_THREADS = 4, /* disks like a queue, even with few CPUs */
     MAX_DEFAULT_THREADS = 16,
-    BUFFER_PAGES = 257,       /* what libfuse announces: 1 MiB and a header */
+    BUFFER_PAGES = 257, /* what libfuse announces: 1 MiB and a header */
     STACK_NBYTES = 1 << 20,
-    QUEUE_MEMORY = 32,        /* requests over which waiting times leak away */
-    ALONE_LIMIT = 128,        /* so many requests one at a time: the crowd parks */
-    EPOCH_REQUESTS = 32,      /* one measurement of a way to wait */
-    EPOCH_COUNTED = 24,       /* the shortest of them count: others met some noise */
-    TRIAL_EPOCHS = 32         /* how often the other way gets one */
+    QUEUE_MEMORY = 32,   /* requests over which waiting times leak away */
+    ALONE_LIMIT = 128,   /* so many requests one at a time: the crowd parks */
+    EPOCH_REQUESTS = 32, /* one measurement of a way to wait */
+    EPOCH_COUNTED = 24,  /* the shortest of them count: others met some noise */
+    TRIAL_EPOCHS = 32    /* how often the other way gets one */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
-static const int64_t QUEUED_NSEC_FEW = 400000;    /* leaky sum of time others waited that calls the crowd */
-static const int64_t QUEUED_NSEC_MANY = 100000;   /* the same where CPUs are left for one */
-static const int64_t PREEMPTED_NSEC = 30000;      /* a gap between two looks at the clock */
-static const int64_t YIELD_NSEC = 3000000;        /* no active waiting after such a gap */
+/* Leaky sum of the time others waited that calls the crowd: with few CPUs, and
+ * where some are left for it. */
+static const int64_t QUEUED_NSEC_FEW = 400000, QUEUED_NSEC_MANY = 100000;
+static const int64_t PREEMPTED_NSEC = 30000;    /* a gap between two looks at the clock */
+static const int64_t YIELD_NSEC = 3000000;      /* no active waiting after such a gap */
 static const int64_t WATCH_NSEC = 5000000;
 static const int64_t STUCK_NSEC = 2000000;
 
@@ -68,15 +69,15 @@ struct worker {
 
 /* The lead's own view of how its waiting goes; nobody else touches it. */
 struct pace {
-    int64_t done_nsec;     /* when the last request was answered */
-    int64_t took_nsec;     /* how long that took */
-    int64_t queued_nsec;   /* leaky sum: time for which the next one was kept waiting */
-    int64_t no_spin_until; /* somebody else wanted this CPU */
-    bool spins;            /* this epoch's way to wait */
+    int64_t done_nsec;      /* when the last request was answered */
+    int64_t took_nsec;      /* how long that took */
+    int64_t queued_nsec;    /* leaky sum: time for which the next one was kept waiting */
+    int64_t no_spin_until;  /* somebody else wanted this CPU */
+    bool spins;             /* this epoch's way to wait */
     unsigned request_count; /* in this epoch */
     unsigned epoch_count;
     int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
-    int64_t cost_nsec[2];  /* what epochs without and with spinning took; 0 unknown */
+    int64_t cost_nsec[2];               /* what epochs without and with spinning took; 0 unknown */
 };
 
 struct loop {
@@ -88,12 +89,12 @@ struct loop {
     atomic_bool stopping;
     atomic_bool has_ended;
     atomic_int mode;
-    atomic_uint busy_count;         /* threads that serve a request */
-    atomic_uint alone_count;        /* requests in a row that were the only one */
+    atomic_uint busy_count;          /* threads that serve a request */
+    atomic_uint alone_count;         /* requests in a row that were the only one */
     _Atomic int64_t lead_busy_since; /* 0 while the lead waits */
     atomic_bool is_watched;
-    pthread_mutex_t lock;           /* for the condition only */
-    pthread_cond_t changed;         /* mode, stopping or is_watched did */
+    pthread_mutex_t lock;   /* for the condition only */
+    pthread_cond_t changed; /* mode, stopping or is_watched did */
     unsigned started_count; /* of the thread that starts and stops */
     struct worker workers[];
 };
@@ -128,7 +129,7 @@ static void call_crowd(struct loop *l)
 static void watch(struct loop *l, bool *was_waiting)
 {
     int64_t until = now_nsec() + WATCH_NSEC;
-    struct timespec at = { .tv_sec = until / NSEC_PER_SEC, .tv_nsec = until % NSEC_PER_SEC };
+    struct timespec at = {.tv_sec = until / NSEC_PER_SEC, .tv_nsec = until % NSEC_PER_SEC};
     pthread_cond_timedwait(&l->changed, &l->lock, &at);
     int64_t since = atomic_load(&l->lead_busy_since);
     if (since && now_nsec() - since > STUCK_NSEC) {
@@ -159,7 +160,7 @@ static void park(struct worker *w)
 
 static bool is_readable(const struct loop *l)
 {
-    struct pollfd fd = { .fd = l->fd, .events = POLLIN };
+    struct pollfd fd = {.fd = l->fd, .events = POLLIN};
     return poll(&fd, 1, 0) != 0;
 }
 
@@ -292,7 +293,7 @@ static void serve(struct worker *w, size_t nbytes)
     if (w->index == 0)
         atomic_store_explicit(&l->lead_busy_since, start, memory_order_relaxed);
 
-    struct fuse_buf request = { .mem = w->buffer, .size = nbytes };
+    struct fuse_buf request = {.mem = w->buffer, .size = nbytes};
     fuse_session_process_buf(l->session, &request);
 
     int64_t done = now_nsec();
@@ -363,7 +364,8 @@ static int start_worker(struct loop *l, unsigned index)
     w->loop = l;
     w->index = index;
     w->buffer_nbytes = BUFFER_PAGES * (size_t)sysconf(_SC_PAGESIZE);
-    w->buffer = mmap(NULL, w->buffer_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    w->buffer =
+        mmap(NULL, w->buffer_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (w->buffer == MAP_FAILED)
         return errno;
     int failure = start_thread(w);
@@ -396,7 +398,7 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
 int loop_start(struct loop **out, struct fuse_session *session, const struct loop_options *options)
 {
     *out = NULL;
-    struct sigaction action = { .sa_handler = wake_only };
+    struct sigaction action = {.sa_handler = wake_only};
     sigaction(SIGUSR1, &action, NULL); /* without SA_RESTART */
     struct loop *l = make(session, options);
     if (!l)

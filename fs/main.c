@@ -40,7 +40,7 @@ struct mount {
     char *mountpoint; /* absolute */
     struct fuse_session *session;
     struct loop *loop;
-    int answer_fd;    /* to the waiting command; -1 in the foreground */
+    int answer_fd; /* to the waiting command; -1 in the foreground */
 };
 
 /* ---------------------------------------------------------------- libfuse's log */
@@ -71,7 +71,8 @@ static int open_store(struct mount *m)
     /* Reading costs as much as mapping here, and mapped files would count as this
      * program's memory. */
     const struct zr_reader_options options = {
-        .access = ZR_ACCESS_READ, .checksums = m->options.checksums,
+        .access = ZR_ACCESS_READ,
+        .checksums = m->options.checksums,
     };
     m->source = realpath(m->options.source, NULL);
     const char *path = m->source ? m->source : m->options.source;
@@ -88,7 +89,7 @@ static int open_store(struct mount *m)
 
 static void fill_owner(struct mount *m)
 {
-    struct stat st = { .st_uid = geteuid(), .st_gid = getegid() };
+    struct stat st = {.st_uid = geteuid(), .st_gid = getegid()};
     (void)stat(m->source ? m->source : m->options.source, &st);
     m->fs.uid = m->options.has_uid ? m->options.uid : st.st_uid;
     m->fs.gid = m->options.has_gid ? m->options.gid : st.st_gid;
@@ -102,10 +103,10 @@ static void fill_fs(struct mount *m)
     fs->options = &m->options;
     fs->mountpoint = m->mountpoint;
     fs->start_nsec = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    fs->mtime = (struct timespec){ .tv_sec = fs->info.mtime_sec, .tv_nsec = fs->info.mtime_nsec };
+    fs->mtime = (struct timespec){.tv_sec = fs->info.mtime_sec, .tv_nsec = fs->info.mtime_nsec};
     fs->thread_count = m->options.threads ? m->options.threads : loop_default_threads();
-    fs->spin_nsec = m->options.spin_usec < 0 ? loop_default_spin_nsec()
-                                             : m->options.spin_usec * INT64_C(1000);
+    fs->spin_nsec =
+        m->options.spin_usec < 0 ? loop_default_spin_nsec() : m->options.spin_usec * INT64_C(1000);
     fill_owner(m);
     tree_init(&fs->tree, fs->info.length, m->options.show_control);
     zr_buffer_set_limit(IDLE_BUFFER_NBYTES);
@@ -143,11 +144,12 @@ static struct fuse_session *new_session(struct mount *m)
     char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
     escape(m->fs.info.path, source, sizeof source);
     snprintf(list, sizeof list, "ro,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s", source,
-             m->options.allow_other ? ",allow_other" : "",
-             m->options.kernel[0] ? "," : "", m->options.kernel);
-    char *argv[] = { "zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL };
+             m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
+             m->options.kernel);
+    char *argv[] = {"zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(m->options.debug ? 4 : 3, argv);
-    struct fuse_session *session = fuse_session_new(&args, &ops_handlers, sizeof ops_handlers, &m->fs);
+    struct fuse_session *session =
+        fuse_session_new(&args, &ops_handlers, sizeof ops_handlers, &m->fs);
     fuse_opt_free_args(&args);
     return session;
 }
@@ -174,7 +176,8 @@ static int mount_session(struct mount *m)
 static int prepare_mountpoint(struct mount *m)
 {
     char why[WHY_NBYTES];
-    if (mountpoint_prepare(m->options.mountpoint, m->options.allow_other, &m->mountpoint, why, sizeof why) == 0)
+    if (mountpoint_prepare(m->options.mountpoint, m->options.allow_other, &m->mountpoint, why,
+                           sizeof why) == 0)
         return 0;
     report(LOG_ERR, "%s", why);
     return -1;
@@ -186,14 +189,15 @@ static int prepare_mountpoint(struct mount *m)
 static int await_daemon(struct mount *m, int fd)
 {
     char ok = 0;
-    struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
     int ready;
     do
         ready = poll(&poll_fd, 1, ANSWER_TIMEOUT_MSEC);
     while (ready < 0 && errno == EINTR);
     if (ready > 0 && read(fd, &ok, 1) == 1)
         return ok == 'y' ? 0 : 1; /* the daemon has said why not */
-    report(LOG_ERR, ready == 0 ? "the mount on %s does not answer" : "the daemon for %s ended early",
+    report(LOG_ERR,
+           ready == 0 ? "the mount on %s does not answer" : "the daemon for %s ended early",
            m->mountpoint);
     fuse_session_unmount(m->session);
     return 1;
@@ -358,11 +362,14 @@ static void set_signals(void)
 
 int main(int argc, char **argv)
 {
-    struct mount m = { .answer_fd = -1 };
+    struct mount m = {.answer_fd = -1};
     switch (options_parse(&m.options, argc, argv)) {
-    case OPTIONS_DONE: return 0;
-    case OPTIONS_USAGE: return 2;
-    case OPTIONS_RUN: break;
+    case OPTIONS_DONE:
+        return 0;
+    case OPTIONS_USAGE:
+        return 2;
+    case OPTIONS_RUN:
+        break;
     }
     set_signals();
     if (!m.options.foreground)

@@ -32,7 +32,8 @@ struct why {
     size_t nbytes;
 };
 
-static int fail(const struct why *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int fail(const struct why *why, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 static int fail(const struct why *why, const char *format, ...)
 {
     va_list args;
@@ -109,7 +110,7 @@ static bool find_mount(const char *path, struct mount_entry *entry)
 
 static int detach_as_user(const char *path)
 {
-    char *argv[] = { "fusermount3", "-u", "-z", "-q", "--", (char *)path, NULL };
+    char *argv[] = {"fusermount3", "-u", "-z", "-q", "--", (char *)path, NULL};
     pid_t pid;
     int status;
     if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0)
@@ -141,14 +142,19 @@ static int check_mounts(const char *path, const struct why *why)
             return 0; /* an automounter's trigger: this is what it waits for */
         bool dead = is_dead(path);
         if (!dead)
-            return fail(why, "%s is busy: %s (%s) is mounted there; `fusermount3 -u %s` or `umount %s` ends that mount",
+            return fail(why,
+                        "%s is busy: %s (%s) is mounted there; `fusermount3 -u %s` or `umount %s` "
+                        "ends that mount",
                         path, entry.source, entry.type, path, path);
         if (strcmp(entry.type, OWN_TYPE) != 0)
-            return fail(why, "%s holds a dead mount of another program (%s); `fusermount3 -u -z %s` clears it",
-                        path, entry.type, path);
+            return fail(
+                why,
+                "%s holds a dead mount of another program (%s); `fusermount3 -u -z %s` clears it",
+                path, entry.type, path);
         if (detach(path) != 0)
-            return fail(why, "%s holds a dead mount of another user; root can clear it with `umount -l %s`",
-                        path, path);
+            return fail(
+                why, "%s holds a dead mount of another user; root can clear it with `umount -l %s`",
+                path, path);
     }
     return 0;
 }
@@ -159,7 +165,8 @@ static int explain_path(const char *path, int error, const struct why *why)
 {
     switch (error) {
     case ENOENT:
-        return fail(why, "mountpoint %s does not exist; make the folder first: mkdir -p %s", path, path);
+        return fail(why, "mountpoint %s does not exist; make the folder first: mkdir -p %s", path,
+                    path);
     case ENOTDIR:
         return fail(why, "mountpoint %s is not a folder", path);
     case EACCES:
@@ -177,7 +184,9 @@ static int check_folder(const char *path, const struct why *why)
     if (!S_ISDIR(st.st_mode))
         return explain_path(path, ENOTDIR, why);
     if (access(path, W_OK) != 0 && errno == EACCES)
-        return fail(why, "no permission to mount on %s: the folder has to be writable for you; choose one of yours",
+        return fail(why,
+                    "no permission to mount on %s: the folder has to be writable for you; choose "
+                    "one of yours",
                     path);
     return 0;
 }
@@ -190,12 +199,15 @@ static int check_device(const struct why *why)
         return 0;
     }
     if (errno == EACCES || errno == EPERM)
-        return fail(why, "no permission to open /dev/fuse: root can allow it with `chmod 0666 /dev/fuse` "
-                    "(in a container: run it with --device /dev/fuse --cap-add SYS_ADMIN); "
-                    MOUNTPOINT_EXPORT_HINT);
-    return fail(why, "cannot open /dev/fuse (%s): load the module with `modprobe fuse` "
-                "(in a container: run it with --device /dev/fuse --cap-add SYS_ADMIN); "
-                MOUNTPOINT_EXPORT_HINT, strerror(errno));
+        return fail(
+            why, "no permission to open /dev/fuse: root can allow it with `chmod 0666 /dev/fuse` "
+                 "(in a container: run it with --device /dev/fuse --cap-add "
+                 "SYS_ADMIN); " MOUNTPOINT_EXPORT_HINT);
+    return fail(why,
+                "cannot open /dev/fuse (%s): load the module with `modprobe fuse` "
+                "(in a container: run it with --device /dev/fuse --cap-add "
+                "SYS_ADMIN); " MOUNTPOINT_EXPORT_HINT,
+                strerror(errno));
 }
 
 static bool is_in_path(const char *program)
@@ -216,8 +228,8 @@ static int check_helper(const struct why *why)
 {
     if (access("/usr/bin/fusermount3", X_OK) == 0 || is_in_path("fusermount3"))
         return 0;
-    return fail(why, "fusermount3 is missing, without which only root can mount: install the package fuse3; "
-                MOUNTPOINT_EXPORT_HINT);
+    return fail(why, "fusermount3 is missing, without which only root can mount: install the "
+                     "package fuse3; " MOUNTPOINT_EXPORT_HINT);
 }
 
 static int check_allow_other(const struct why *why)
@@ -233,7 +245,8 @@ static int check_allow_other(const struct why *why)
         fclose(file);
     if (allowed)
         return 0;
-    return fail(why, "option allow_other is for root, unless root adds the line user_allow_other to /etc/fuse.conf");
+    return fail(why, "option allow_other is for root, unless root adds the line user_allow_other "
+                     "to /etc/fuse.conf");
 }
 
 static int check_all(const char *path, bool allow_other, const struct why *why)
@@ -250,7 +263,7 @@ static int check_all(const char *path, bool allow_other, const struct why *why)
 int mountpoint_prepare(const char *path, bool allow_other, char **absolute, char *why_text,
                        size_t why_nbytes)
 {
-    const struct why why = { why_text, why_nbytes };
+    const struct why why = {why_text, why_nbytes};
     /* Works on dead mounts too: it asks for links only, which the kernel knows. */
     char *resolved = realpath(path, NULL);
     if (!resolved)
@@ -287,7 +300,8 @@ void mountpoint_set_read_ahead(const char *absolute, uint64_t file_nbytes)
     if (kib <= KERNEL_READ_AHEAD_KIB || stat(absolute, &st) != 0)
         return;
     char path[64];
-    snprintf(path, sizeof path, "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev), minor(st.st_dev));
+    snprintf(path, sizeof path, "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
+             minor(st.st_dev));
     FILE *file = fopen(path, "we"); /* root only */
     if (!file)
         return;

@@ -23,9 +23,9 @@ static const double FOREVER_SEC = 1e9;
 enum {
     ROOT_MODE = 0555,
     FILE_MODE = 0444,
-    DIRECT_NBYTES = 4096,       /* a file of one page always comes as one READ */
-    READDIRPLUS_MAX = 300000,   /* about 1 kB of kernel memory an entry */
-    BLOCK_NBYTES = 512          /* unit of st_blocks */
+    DIRECT_NBYTES = 4096,     /* a file of one page always comes as one READ */
+    READDIRPLUS_MAX = 300000, /* about 1 kB of kernel memory an entry */
+    BLOCK_NBYTES = 512        /* unit of st_blocks */
 };
 
 static struct fs *fs_of(fuse_req_t req)
@@ -45,7 +45,7 @@ static void common_attr(const struct fs *fs, struct stat *st)
 
 static void file_attr(const struct fs *fs, uint64_t ino, uint64_t nbytes, struct stat *st)
 {
-    *st = (struct stat){ .st_ino = ino, .st_nlink = 1, .st_size = (off_t)nbytes };
+    *st = (struct stat){.st_ino = ino, .st_nlink = 1, .st_size = (off_t)nbytes};
     st->st_mode = S_IFREG | (FILE_MODE & ~fs->options->umask);
     /* Blocks of 0 would make tar --sparse store holes. */
     st->st_blocks = (blkcnt_t)((nbytes + BLOCK_NBYTES - 1) / BLOCK_NBYTES);
@@ -54,7 +54,7 @@ static void file_attr(const struct fs *fs, uint64_t ino, uint64_t nbytes, struct
 
 static void root_attr(const struct fs *fs, struct stat *st)
 {
-    *st = (struct stat){ .st_ino = TREE_ROOT_INO, .st_nlink = 2 };
+    *st = (struct stat){.st_ino = TREE_ROOT_INO, .st_nlink = 2};
     st->st_mode = S_IFDIR | (ROOT_MODE & ~fs->options->umask);
     common_attr(fs, st);
 }
@@ -94,7 +94,7 @@ static void record_entry(struct fs *fs, struct fuse_entry_param *e)
 
 static void lookup_record(fuse_req_t req, struct fs *fs, uint64_t id)
 {
-    struct fuse_entry_param e = { 0 };
+    struct fuse_entry_param e = {0};
     int failure = record_attr(fs, id, &e.attr);
     if (failure) {
         fuse_reply_err(req, failure);
@@ -107,7 +107,7 @@ static void lookup_record(fuse_req_t req, struct fs *fs, uint64_t id)
 static void reply_text_entry(fuse_req_t req, struct fs *fs, uint64_t ino, size_t nbytes)
 {
     /* Only the name expires: the text under this number never changes. */
-    struct fuse_entry_param e = { .ino = ino, .attr_timeout = FOREVER_SEC };
+    struct fuse_entry_param e = {.ino = ino, .attr_timeout = FOREVER_SEC};
     file_attr(fs, TREE_CONTROL_INO, nbytes, &e.attr);
     if (fuse_reply_entry(req, &e) != 0)
         control_forget(fs->control, ino, 1); /* interrupted: the kernel never saw it */
@@ -128,7 +128,7 @@ static void lookup_control(fuse_req_t req, struct fs *fs)
 
 static void lookup_root(fuse_req_t req, struct fs *fs)
 {
-    struct fuse_entry_param e = { 0 };
+    struct fuse_entry_param e = {0};
     root_attr(fs, &e.attr);
     record_entry(fs, &e);
     fuse_reply_entry(req, &e);
@@ -169,7 +169,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     else if (strcmp(name, TREE_CONTROL_NAME) == 0)
         lookup_control(req, fs);
     else
-        fuse_reply_entry(req, &(struct fuse_entry_param){ .entry_timeout = FOREVER_SEC });
+        fuse_reply_entry(req, &(struct fuse_entry_param){.entry_timeout = FOREVER_SEC});
 }
 
 /* reply_none.  Records have no state to drop, control texts have. */
@@ -274,7 +274,7 @@ static size_t reply_record(fuse_req_t req, const struct cache_bytes *record, siz
 static int read_direct(fuse_req_t req, struct fs *fs, uint64_t id, size_t size, off_t off,
                        struct zr_error *err)
 {
-    struct cache_bytes record = { 0 };
+    struct cache_bytes record = {0};
     int code = ops_decode(fs, id, &record, err);
     if (code != ZR_OK)
         return code;
@@ -311,7 +311,8 @@ static void read_record(fuse_req_t req, struct fs *fs, uint64_t id, size_t size,
 }
 
 /* reply_buf; reply_err: EIO for a damaged record, ENOMEM, ESTALE. */
-static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi)
 {
     (void)fi;
     struct fs *fs = fs_of(req);
@@ -336,7 +337,8 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg
                      struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_nbytes,
                      size_t out_nbytes)
 {
-    (void)ino, (void)cmd, (void)arg, (void)fi, (void)flags, (void)in, (void)in_nbytes, (void)out_nbytes;
+    (void)ino, (void)cmd, (void)arg, (void)fi, (void)flags, (void)in, (void)in_nbytes,
+        (void)out_nbytes;
     fuse_reply_err(req, ENOTTY);
 }
 
@@ -353,9 +355,10 @@ struct listing {
 /* Attributes for one entry.  nodeid 0 tells the kernel to list the name without
  * them: for ".", "..", the control file (whose number is made by its lookup) and
  * damaged records, which keep their name and fail when they are asked for. */
-static void list_attr(struct listing *l, enum tree_kind kind, uint64_t id, struct fuse_entry_param *e)
+static void list_attr(struct listing *l, enum tree_kind kind, uint64_t id,
+                      struct fuse_entry_param *e)
 {
-    *e = (struct fuse_entry_param){ 0 };
+    *e = (struct fuse_entry_param){0};
     if (kind == TREE_DOT || kind == TREE_DOTDOT) {
         e->attr.st_ino = TREE_ROOT_INO;
         e->attr.st_mode = S_IFDIR;
@@ -373,10 +376,15 @@ static void list_attr(struct listing *l, enum tree_kind kind, uint64_t id, struc
 static const char *list_name(const struct listing *l, enum tree_kind kind, uint64_t id, char *buf)
 {
     switch (kind) {
-    case TREE_DOT: return ".";
-    case TREE_DOTDOT: return "..";
-    case TREE_CONTROL: return TREE_CONTROL_NAME;
-    case TREE_RECORD: case TREE_END: break;
+    case TREE_DOT:
+        return ".";
+    case TREE_DOTDOT:
+        return "..";
+    case TREE_CONTROL:
+        return TREE_CONTROL_NAME;
+    case TREE_RECORD:
+    case TREE_END:
+        break;
     }
     tree_name(&l->fs->tree, id, buf);
     return buf;
@@ -410,7 +418,7 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool pl
         fuse_reply_err(req, ENOTDIR);
         return;
     }
-    struct listing l = { .req = req, .fs = fs, .buf = malloc(size), .size = size, .plus = plus };
+    struct listing l = {.req = req, .fs = fs, .buf = malloc(size), .size = size, .plus = plus};
     if (!l.buf) {
         fuse_reply_err(req, ENOMEM);
         return;
@@ -424,7 +432,8 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool pl
 }
 
 /* reply_buf (empty at the end); reply_err: ENOTDIR, ENOMEM. */
-static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                       struct fuse_file_info *fi)
 {
     (void)fi;
     list(req, ino, size, off, false);

@@ -28,8 +28,8 @@ struct fs {
     const char *mountpoint; /* absolute */
     uid_t uid;
     gid_t gid;
-    struct timespec mtime;  /* of the container */
-    int64_t start_nsec;     /* CLOCK_MONOTONIC */
+    struct timespec mtime; /* of the container */
+    int64_t start_nsec;    /* CLOCK_MONOTONIC */
     struct tree tree;
     struct cache *cache;
     struct control *control;

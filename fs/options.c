@@ -166,7 +166,7 @@ static bool set_cache(struct options *o, const char *value)
     return options_parse_nbytes(value, &o->cache_nbytes);
 }
 
-static const char *const READDIRPLUS_NAMES[] = { "auto", "always", "never" };
+static const char *const READDIRPLUS_NAMES[] = {"auto", "always", "never"};
 
 static bool set_readdirplus(struct options *o, const char *value)
 {
@@ -190,32 +190,32 @@ static const struct own_option {
     bool (*set)(struct options *o, const char *value);
     int has_arg;
 } OWN[] = {
-    { "allow_other", set_allow_other, no_argument },
-    { "show_control", set_show_control, no_argument },
-    { "checksums", set_checksums, no_argument },
-    { "debug", set_debug, no_argument },
-    { "uid", set_uid, required_argument },
-    { "gid", set_gid, required_argument },
-    { "umask", set_umask, required_argument },
-    { "readdirplus", set_readdirplus, required_argument },
-    { "threads", set_threads, required_argument },
-    { "spin", set_spin, required_argument },
-    { "cache", set_cache, required_argument },
+    {"allow_other", set_allow_other, no_argument},
+    {"show_control", set_show_control, no_argument},
+    {"checksums", set_checksums, no_argument},
+    {"debug", set_debug, no_argument},
+    {"uid", set_uid, required_argument},
+    {"gid", set_gid, required_argument},
+    {"umask", set_umask, required_argument},
+    {"readdirplus", set_readdirplus, required_argument},
+    {"threads", set_threads, required_argument},
+    {"spin", set_spin, required_argument},
+    {"cache", set_cache, required_argument},
 };
 enum { OWN_COUNT = sizeof OWN / sizeof OWN[0] };
 
 static const char *const KERNEL_WORDS[] = {
-    "nodev", "dev", "nosuid", "suid", "noexec", "exec", "noatime", "nodiratime",
-    "norelatime", "strictatime", "nostrictatime", "dirsync", "sync", "async",
+    "nodev",      "dev",        "nosuid",      "suid",          "noexec",  "exec", "noatime",
+    "nodiratime", "norelatime", "strictatime", "nostrictatime", "dirsync", "sync", "async",
 };
 
 /* rw among them: mount(8) adds it unless told otherwise, and the mount is
  * read-only in any case. */
 static const char *const IGNORED_WORDS[] = {
-    "ro", "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
-    "noowner", "group", "nogroup", "_netdev", "nofail", "relatime", "atime", "diratime",
-    "silent", "loud", "mand", "nomand", "iversion", "noiversion", "lazytime", "nolazytime",
-    "nonempty", "default_permissions",
+    "ro",     "rw",       "defaults",   "auto",     "noauto",     "user",     "nouser",
+    "users",  "nousers",  "owner",      "noowner",  "group",      "nogroup",  "_netdev",
+    "nofail", "relatime", "atime",      "diratime", "silent",     "loud",     "mand",
+    "nomand", "iversion", "noiversion", "lazytime", "nolazytime", "nonempty", "default_permissions",
 };
 
 static bool is_word(const char *text, const char *const *words, size_t count)
@@ -229,7 +229,7 @@ static bool is_word(const char *text, const char *const *words, size_t count)
 
 static bool is_ignored(const char *text)
 {
-    static const char *const PREFIXES[] = { "x-", "X-", "comment=", "user=", "fsname=", "subtype=" };
+    static const char *const PREFIXES[] = {"x-", "X-", "comment=", "user=", "fsname=", "subtype="};
     for (size_t i = 0; i < sizeof PREFIXES / sizeof *PREFIXES; i++)
         if (strncmp(text, PREFIXES[i], strlen(PREFIXES[i])) == 0)
             return true;
@@ -239,7 +239,8 @@ static bool is_ignored(const char *text)
 static int add_kernel_word(struct options *o, const char *word)
 {
     size_t used = strlen(o->kernel);
-    int written = snprintf(o->kernel + used, sizeof o->kernel - used, "%s%s", used ? "," : "", word);
+    int written =
+        snprintf(o->kernel + used, sizeof o->kernel - used, "%s%s", used ? "," : "", word);
     if (written < 0 || (size_t)written >= sizeof o->kernel - used)
         return usage("too many options at '%s'", word);
     return 0;
@@ -259,7 +260,8 @@ static int apply_word(struct options *o, char *word)
             continue;
         if (OWN[i].set(o, value ? value + 1 : NULL))
             return 0;
-        return usage(value ? "option '%s' does not take that value" : "option '%s' needs a value", word);
+        return usage(value ? "option '%s' does not take that value" : "option '%s' needs a value",
+                     word);
     }
     return usage("unknown option '%s'", word);
 }
@@ -279,16 +281,16 @@ enum { LONG_OWN = 1000 };
 static void make_long_options(struct option *longs, char (*dashed)[32])
 {
     static const struct option FIXED[] = {
-        { "help", no_argument, NULL, 'h' },
-        { "version", no_argument, NULL, 'V' },
-        { "foreground", no_argument, NULL, 'f' },
-        { "options", required_argument, NULL, 'o' },
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},
+        {"foreground", no_argument, NULL, 'f'},
+        {"options", required_argument, NULL, 'o'},
     };
     size_t n = 0;
     for (size_t i = 0; i < sizeof FIXED / sizeof *FIXED; i++)
         longs[n++] = FIXED[i];
     for (size_t i = 0; i < OWN_COUNT; i++) {
-        struct option option = { OWN[i].name, OWN[i].has_arg, NULL, LONG_OWN + (int)i };
+        struct option option = {OWN[i].name, OWN[i].has_arg, NULL, LONG_OWN + (int)i};
         longs[n++] = option;
         snprintf(dashed[i], sizeof dashed[i], "%s", OWN[i].name);
         char *underscore = strchr(dashed[i], '_');
@@ -298,12 +300,13 @@ static void make_long_options(struct option *longs, char (*dashed)[32])
         option.name = dashed[i];
         longs[n++] = option;
     }
-    longs[n] = (struct option){ 0 };
+    longs[n] = (struct option){0};
 }
 
 static void print_version(void)
 {
-    printf("zrecordfs %s\nlibzstd %s\nlibfuse %s\n", zr_version(), zr_zstd_version(), fuse_pkgversion());
+    printf("zrecordfs %s\nlibzstd %s\nlibfuse %s\n", zr_version(), zr_zstd_version(),
+           fuse_pkgversion());
 }
 
 static int apply_own(struct options *o, const struct own_option *own, const char *value)
@@ -317,13 +320,25 @@ static int apply_own(struct options *o, const struct own_option *own, const char
 static int apply_option(struct options *o, int key)
 {
     switch (key) {
-    case 'f': o->foreground = true; return 0;
-    case 'd': o->foreground = o->debug = true; return 0;
-    case 's': o->threads = 1; return 0;
-    case 'o': return apply_list(o, optarg);
-    case 'h': fputs(HELP, stdout); return 1;
-    case 'V': print_version(); return 1;
-    default: break;
+    case 'f':
+        o->foreground = true;
+        return 0;
+    case 'd':
+        o->foreground = o->debug = true;
+        return 0;
+    case 's':
+        o->threads = 1;
+        return 0;
+    case 'o':
+        return apply_list(o, optarg);
+    case 'h':
+        fputs(HELP, stdout);
+        return 1;
+    case 'V':
+        print_version();
+        return 1;
+    default:
+        break;
     }
     if (key >= LONG_OWN)
         return apply_own(o, &OWN[key - LONG_OWN], optarg);
@@ -348,7 +363,7 @@ enum options_result options_parse(struct options *o, int argc, char **argv)
     struct option longs[2 * OWN_COUNT + 5];
     char dashed[OWN_COUNT][32];
     make_long_options(longs, dashed);
-    *o = (struct options){ .spin_usec = -1, .cache_nbytes = (uint64_t)DEFAULT_CACHE_MIB << 20 };
+    *o = (struct options){.spin_usec = -1, .cache_nbytes = (uint64_t)DEFAULT_CACHE_MIB << 20};
 
     for (int key; (key = getopt_long(argc, argv, "fdso:hV", longs, NULL)) != -1;) {
         int result = apply_option(o, key);

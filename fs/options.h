@@ -26,9 +26,9 @@ struct options {
     uid_t uid;
     gid_t gid;
     mode_t umask;
-    int readdirplus;       /* enum readdirplus */
-    unsigned threads;      /* 0: by the CPUs */
-    int spin_usec;         /* -1: the default */
+    int readdirplus;  /* enum readdirplus */
+    unsigned threads; /* 0: by the CPUs */
+    int spin_usec;    /* -1: the default */
     uint64_t cache_nbytes;
     char kernel[OPTIONS_KERNEL_MAX]; /* noexec,noatime...: for mount(2), comma-separated */
 };

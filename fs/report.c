@@ -75,7 +75,8 @@ static bool note(struct report_damage *d, uint64_t record, const struct zr_error
     struct report_damage_entry *entry = &d->entries[d->count++];
     entry->record = record;
     entry->code = err->code;
-    snprintf(entry->message, sizeof entry->message, "%.*s", (int)sizeof entry->message - 1, err->message);
+    snprintf(entry->message, sizeof entry->message, "%.*s", (int)sizeof entry->message - 1,
+             err->message);
     return true;
 }
 
@@ -88,8 +89,10 @@ void report_damage_add(struct report_damage *d, uint64_t record, const struct zr
     if (is_new)
         report(LOG_ERR, "%s", err->message); /* it names file and record */
     if (is_full)
-        report(LOG_ERR, "%d damaged records; further ones are counted but not named (zrecord verify names all)",
-               REPORT_DAMAGE_MAX);
+        report(
+            LOG_ERR,
+            "%d damaged records; further ones are counted but not named (zrecord verify names all)",
+            REPORT_DAMAGE_MAX);
 }
 
 size_t report_damage_list(struct report_damage *d, struct report_damage_entry *entries,

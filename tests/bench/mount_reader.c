@@ -130,7 +130,8 @@ static int by_value(const void *a, const void *b)
 
 static void *shared(size_t nbytes)
 {
-    void *memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void *memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         die("mmap");
     return memory;
@@ -157,16 +158,25 @@ static void run_readers(const struct run *r, size_t readers)
 
 int main(int argc, char **argv)
 {
-    struct run r = { 0 };
+    struct run r = {0};
     size_t readers = 1, limit = SIZE_MAX;
     uint64_t seed = 1;
     for (int key; (key = getopt(argc, argv, "sj:n:r:")) != -1;) {
         switch (key) {
-        case 's': r.stat_only = true; break;
-        case 'j': readers = strtoul(optarg, NULL, 10); break;
-        case 'n': limit = strtoul(optarg, NULL, 10); break;
-        case 'r': seed = strtoull(optarg, NULL, 10); break;
-        default: return 2;
+        case 's':
+            r.stat_only = true;
+            break;
+        case 'j':
+            readers = strtoul(optarg, NULL, 10);
+            break;
+        case 'n':
+            limit = strtoul(optarg, NULL, 10);
+            break;
+        case 'r':
+            seed = strtoull(optarg, NULL, 10);
+            break;
+        default:
+            return 2;
         }
     }
     if (argc - optind != 2 || readers < 1 || readers > MAX_READERS)
@@ -188,8 +198,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < readers; i++)
         sum += r.sums[i];
     qsort(r.nsec, r.count, sizeof *r.nsec, by_value);
-    printf("%.2f %.2f %.0f %016llx\n", r.nsec[r.count / 2] / 1e3, r.nsec[r.count - 1 - r.count / 10] / 1e3,
-           (double)r.count / seconds, (unsigned long long)sum);
+    printf("%.2f %.2f %.0f %016llx\n", r.nsec[r.count / 2] / 1e3,
+           r.nsec[r.count - 1 - r.count / 10] / 1e3, (double)r.count / seconds,
+           (unsigned long long)sum);
     free(r.order);
     return 0;
 }

@@ -31,7 +31,7 @@ static int decode(void *ctx, uint64_t key, struct cache_bytes *out, struct zr_er
         usleep(100);
     atomic_fetch_sub(&d->running, 1);
     if (key == d->failing_key) {
-        *err = (struct zr_error){ .code = ZR_E_CORRUPT, .record = key, .message = "broken" };
+        *err = (struct zr_error){.code = ZR_E_CORRUPT, .record = key, .message = "broken"};
         return ZR_E_CORRUPT;
     }
     out->block = zr_buffer_alloc(d->nbytes);
@@ -43,7 +43,7 @@ static int decode(void *ctx, uint64_t key, struct cache_bytes *out, struct zr_er
 
 static struct decoder new_decoder(void)
 {
-    return (struct decoder){ .failing_key = UINT64_MAX, .nbytes = RECORD_NBYTES };
+    return (struct decoder){.failing_key = UINT64_MAX, .nbytes = RECORD_NBYTES};
 }
 
 /* One READ of that many bytes. */
@@ -139,7 +139,7 @@ START_TEST(a_failure_is_reported_and_not_kept)
     struct cache *c = cache_new(10 * RECORD_NBYTES, decode, &d);
     struct cache_entry *entry = (struct cache_entry *)&d;
     enum cache_outcome outcome;
-    struct zr_error err = { 0 };
+    struct zr_error err = {0};
     ck_assert_int_eq(cache_get(c, 3, &entry, &outcome, &err), ZR_E_CORRUPT);
     ck_assert_ptr_null(entry);
     ck_assert_str_eq(err.message, "broken");
@@ -171,7 +171,7 @@ static void *read_thread(void *arg)
 
 static void start(struct reader *r, struct cache *c, uint64_t key)
 {
-    *r = (struct reader){ .cache = c, .key = key };
+    *r = (struct reader){.cache = c, .key = key};
     ck_assert_int_eq(pthread_create(&r->thread, NULL, read_thread, r), 0);
 }
 
@@ -256,7 +256,7 @@ START_TEST(many_threads_keep_the_table_whole)
     struct cache *c = cache_new(20 * RECORD_NBYTES, decode, &d);
     struct reader readers[4];
     for (uint64_t i = 0; i < 4; i++) {
-        readers[i] = (struct reader){ .cache = c, .key = i };
+        readers[i] = (struct reader){.cache = c, .key = i};
         pthread_create(&readers[i].thread, NULL, hammer, &readers[i]);
     }
     for (int i = 0; i < 4; i++)

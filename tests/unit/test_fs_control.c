@@ -137,7 +137,7 @@ END_TEST
 START_TEST(damaged_records_are_listed_once_and_bounded)
 {
     struct report_damage *d = report_damage_new();
-    struct zr_error err = { .code = ZR_E_CORRUPT, .message = "cut short" };
+    struct zr_error err = {.code = ZR_E_CORRUPT, .message = "cut short"};
     for (int round = 0; round < 2; round++)
         for (uint64_t id = 0; id < REPORT_DAMAGE_MAX + 10; id++)
             report_damage_add(d, id, &err);
@@ -155,7 +155,7 @@ END_TEST
 
 static enum options_result parse(struct options *o, int argc, const char *const *words)
 {
-    char *copies[16] = { NULL };
+    char *copies[16] = {NULL};
     static char *kept[16]; /* options point into the words */
     for (int i = 0; i < argc; i++) {
         free(kept[i]);
@@ -164,15 +164,17 @@ static enum options_result parse(struct options *o, int argc, const char *const 
     optind = 0;
     return options_parse(o, argc, copies);
 }
-#define PARSE(o, ...) \
-    parse(o, sizeof((const char *[]){ "zrecordfs", __VA_ARGS__ }) / sizeof(char *), \
-          (const char *const[]){ "zrecordfs", __VA_ARGS__ })
+#define PARSE(o, ...)                                                                              \
+    parse(o, sizeof((const char *[]){"zrecordfs", __VA_ARGS__}) / sizeof(char *),                  \
+          (const char *const[]){"zrecordfs", __VA_ARGS__})
 
 START_TEST(lists_long_forms_and_operands_in_any_order)
 {
     struct options o;
-    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o", "rw,allow_other,uid=7,umask=027,noexec,x-systemd.automount",
-                           "--cache=2M", "--show-control", "-f"), OPTIONS_RUN);
+    ck_assert_int_eq(PARSE(&o, "store", "mnt", "-o",
+                           "rw,allow_other,uid=7,umask=027,noexec,x-systemd.automount",
+                           "--cache=2M", "--show-control", "-f"),
+                     OPTIONS_RUN);
     ck_assert_str_eq(o.source, "store");
     ck_assert_str_eq(o.mountpoint, "mnt");
     ck_assert(o.allow_other && o.show_control && o.foreground && o.has_uid && !o.has_gid);
@@ -220,12 +222,16 @@ static char store_path[64];
 static void make_store(void)
 {
     struct zr_writer *w;
-    const uint64_t shape[] = { 3 };
+    const uint64_t shape[] = {3};
     const struct zr_writer_options options = {
-        .geometry = ZR_DENSE, .codec = ZR_RAW, .dtype = "<i4", .ndim = 1, .item_shape = shape,
+        .geometry = ZR_DENSE,
+        .codec = ZR_RAW,
+        .dtype = "<i4",
+        .ndim = 1,
+        .item_shape = shape,
         .durability = ZR_NO_FSYNC,
     };
-    const int32_t rows[6] = { 1, 2, 3, 4, 5, 6 };
+    const int32_t rows[6] = {1, 2, 3, 4, 5, 6};
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(store_path, sizeof store_path, "%s/st\xff", folder); /* not UTF-8 */
     ck_assert_int_eq(zr_writer_create(&w, store_path, &options, NULL), ZR_OK);
@@ -242,7 +248,7 @@ static void remove_store(void)
 
 static void open_fs(struct fs *fs, const struct options *options)
 {
-    *fs = (struct fs){ .options = options, .mountpoint = "/mnt" };
+    *fs = (struct fs){.options = options, .mountpoint = "/mnt"};
     ck_assert_int_eq(zr_reader_open(&fs->reader, store_path, NULL, NULL), ZR_OK);
     zr_reader_info(fs->reader, &fs->info);
     tree_init(&fs->tree, fs->info.length, false);
@@ -264,11 +270,11 @@ static void close_fs(struct fs *fs)
 START_TEST(the_status_is_json_with_everything_in_it)
 {
     make_store();
-    const struct options options = { .umask = 022 };
+    const struct options options = {.umask = 022};
     struct fs fs;
     open_fs(&fs, &options);
     counters_request(fs.counters, FUSE_READ);
-    struct zr_error err = { .code = ZR_E_CORRUPT, .message = "half a record" };
+    struct zr_error err = {.code = ZR_E_CORRUPT, .message = "half a record"};
     report_damage_add(fs.damage, 1, &err);
 
     size_t nbytes;
@@ -282,9 +288,10 @@ START_TEST(the_status_is_json_with_everything_in_it)
     const char *path, *dtype, *name, *octal;
     int length, shape, reads;
     ck_assert_int_eq(json_unpack(status, "{s:{s:s,s:s,s:i,s:[i]},s:{s:i},s:{s:[{s:s}]},s:{s:s}}",
-                                 "store", "path", &path, "dtype", &dtype, "length", &length, "item_shape", &shape,
-                                 "requests", "READ", &reads, "damaged", "records", "name", &name,
-                                 "options", "umask", &octal), 0);
+                                 "store", "path", &path, "dtype", &dtype, "length", &length,
+                                 "item_shape", &shape, "requests", "READ", &reads, "damaged",
+                                 "records", "name", &name, "options", "umask", &octal),
+                     0);
     ck_assert_str_eq(path + strlen(path) - 4, "/st?");
     ck_assert_str_eq(dtype, "<i4");
     ck_assert_int_eq(length, 2);

@@ -39,9 +39,25 @@ END_TEST
 START_TEST(only_the_canonical_name_exists)
 {
     static const char *const ABSENT[] = {
-        "", "0.npy", "0000000.npy", "000000000.npy", "+0000001.npy", "-0000001.npy", " 0000001.npy",
-        "0000000a.npy", "00000001", "00000001.np", "00000001.npyx", "00000001.NPY", "00000001.npy ",
-        "00000100.npy", "99999999.npy", "0x000001.npy", ".control", "..", "\xff\xff\xff\xff\xff\xff\xff\xff.npy",
+        "",
+        "0.npy",
+        "0000000.npy",
+        "000000000.npy",
+        "+0000001.npy",
+        "-0000001.npy",
+        " 0000001.npy",
+        "0000000a.npy",
+        "00000001",
+        "00000001.np",
+        "00000001.npyx",
+        "00000001.NPY",
+        "00000001.npy ",
+        "00000100.npy",
+        "99999999.npy",
+        "0x000001.npy",
+        ".control",
+        "..",
+        "\xff\xff\xff\xff\xff\xff\xff\xff.npy",
     };
     struct tree t = tree_of(100);
     for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT; i++) {
@@ -113,7 +129,8 @@ START_TEST(a_listing_holds_every_entry_once)
 {
     struct tree t = tree_of(5);
     uint64_t count;
-    ck_assert_uint_eq(list_from(&t, 0, &count), 1U << TREE_DOT | 1U << TREE_DOTDOT | 1U << TREE_RECORD);
+    ck_assert_uint_eq(list_from(&t, 0, &count),
+                      1U << TREE_DOT | 1U << TREE_DOTDOT | 1U << TREE_RECORD);
     ck_assert_uint_eq(count, 5);
     t.lists_control = true;
     ck_assert(list_from(&t, 0, &count) & 1U << TREE_CONTROL);
@@ -139,7 +156,7 @@ END_TEST
 START_TEST(positions_past_the_end_are_the_end)
 {
     struct tree t = tree_of(3);
-    uint64_t id, far[] = { 6, 7, 1000, INT64_MAX, UINT64_MAX };
+    uint64_t id, far[] = {6, 7, 1000, INT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < sizeof far / sizeof *far; i++)
         ck_assert_int_eq(tree_next(&t, &far[i], &id), TREE_END);
 }
