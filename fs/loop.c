@@ -54,8 +54,8 @@ static const int64_t NSEC_PER_SEC = 1000000000;
 /* Leaky sum of the time others waited that calls the crowd: with few CPUs, and
  * where some are left for it. */
 static const int64_t QUEUED_NSEC_FEW = 400000, QUEUED_NSEC_MANY = 100000;
-static const int64_t PREEMPTED_NSEC = 30000;    /* a gap between two looks at the clock */
-static const int64_t YIELD_NSEC = 3000000;      /* no active waiting after such a gap */
+static const int64_t PREEMPTED_NSEC = 30000; /* a gap between two looks at the clock */
+static const int64_t YIELD_NSEC = 3000000;   /* no active waiting after such a gap */
 static const int64_t WATCH_NSEC = 5000000;
 static const int64_t STUCK_NSEC = 2000000;
 
