@@ -94,12 +94,18 @@ static int make_temp_dir(struct zr_writer *w, struct zr_error *err)
     struct stat st;
     if (fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return zri_fail(err, ZR_E_EXISTS, "%s: already exists", w->path);
+    if (errno != ENOENT) /* a name that is too long, say: now, not after all the work */
+        return zri_fail_errno(err, errno, "%s: cannot create", w->path);
     bool made = mkdirat(w->parent_fd, w->temp_name, 0777) == 0;
     if (!made && errno != EEXIST)
         return zri_fail_errno(err, errno, "%s: cannot create", w->path);
     w->dir_fd = openat(w->parent_fd, w->temp_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (w->dir_fd < 0)
-        return zri_fail_errno(err, errno, "%s: cannot create", w->path);
+    if (w->dir_fd < 0) {
+        int rc = zri_fail_errno(err, errno, "%s: cannot create", w->path);
+        if (made)
+            unlinkat(w->parent_fd, w->temp_name, AT_REMOVEDIR);
+        return rc;
+    }
     if (zri_lock(w->dir_fd, true) || !is_same_dir(w)) {
         close(w->dir_fd); /* it is another writer's: hands off */
         w->dir_fd = -1;
@@ -252,16 +258,21 @@ static void free_writer(struct zr_writer *w)
     free(w);
 }
 
-void zr_writer_abort(struct zr_writer *w)
+/* dir_name is what the directory of the store is called at this moment. */
+static void discard(struct zr_writer *w, const char *dir_name)
 {
-    if (!w)
-        return;
     if (w->dir_fd >= 0) {
         zri_clear_dir(w->dir_fd);
-        unlinkat(w->parent_fd, w->temp_name, AT_REMOVEDIR);
+        unlinkat(w->parent_fd, dir_name, AT_REMOVEDIR);
     }
     remove_parents(w);
     free_writer(w);
+}
+
+void zr_writer_abort(struct zr_writer *w)
+{
+    if (w)
+        discard(w, w->temp_name);
 }
 
 static int sync_file(const struct zr_writer *w, int fd, const char *name, struct zr_error *err)
@@ -361,10 +372,12 @@ int zr_writer_close(struct zr_writer *w, struct zr_error *err)
         zr_writer_abort(w);
         return rc;
     }
-    w->made_count = 0;
     e = w->durable ? zri_sync_dir(w->parent_fd) : 0;
-    rc = e ? zri_fail_errno(err, e, "%s: published, but its directory could not be synced", w->path)
-           : ZR_OK;
+    if (e) { /* a name that a crash may lose is not published: take it back */
+        rc = zri_fail_errno(err, e, "%s: cannot sync its directory", w->path);
+        discard(w, w->name);
+        return rc;
+    }
     free_writer(w);
-    return rc;
+    return ZR_OK;
 }
