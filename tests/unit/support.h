@@ -9,6 +9,7 @@
 #define SUPPORT_H
 
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -135,14 +136,25 @@ static UNUSED void copy_file(const char *from, const char *to)
 /* How many entries a folder has, hidden ones too. */
 static UNUSED unsigned entry_count(const char *path)
 {
-    struct stat st;
     unsigned count = 0;
-    char command[6100];
-    snprintf(command, sizeof command, "ls -A '%s' | wc -l", path);
-    FILE *p = stat(path, &st) ? NULL : popen(command, "r");
-    ck_assert(p && fscanf(p, "%u", &count) == 1);
-    pclose(p);
-    return count;
+    DIR *dir = opendir(path);
+    ck_assert_msg(dir != NULL, "%s: %s", path, strerror(errno));
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count - 2; /* . and .. */
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+/* rm -rf */
+static void remove_tree(const char *path)
+{
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---------------------------------------------------------------- errors */
@@ -397,12 +409,6 @@ static void make_test_dir(void)
     ck_assert(mkdtemp(test_dir) != NULL);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
 /* Runs the tests, each within seconds; main returns what this does. */
 static int run_tests(const char *name, const TTest *const *tests, size_t count, double seconds)
 {
@@ -422,7 +428,7 @@ static int run_tests(const char *name, const TTest *const *tests, size_t count, 
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
-    nftw(all_tests_dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    remove_tree(all_tests_dir);
     return failed != 0;
 }
 

@@ -126,9 +126,7 @@ START_TEST(a_damaged_prefix_is_refused_by_every_way_to_read)
             check_npy(r, N - 2);
             zr_reader_close(r);
         }
-        char command[200];
-        snprintf(command, sizeof command, "rm -r '%s'", at("s"));
-        ck_assert(!system(command));
+        remove_tree(at("s"));
     }
 }
 END_TEST
