@@ -93,6 +93,13 @@ void zri_decoder_free(struct zri_decoder *d)
     free(d);
 }
 
+static const char *reason(size_t zstd_result)
+{
+    return ZSTD_getErrorCode(zstd_result) == ZSTD_error_memory_allocation
+               ? zri_out_of_memory
+               : ZSTD_getErrorName(zstd_result);
+}
+
 const char *zri_decode(const struct zri_decoder *d, const void *src, size_t phys_nbytes, void *dst,
                        size_t logic_nbytes)
 {
@@ -109,12 +116,12 @@ const char *zri_decode(const struct zri_decoder *d, const void *src, size_t phys
         return "frame content size differs from the record table";
     ZSTD_DCtx *dctx = get_dctx();
     if (!dctx)
-        return "out of memory";
+        return zri_out_of_memory;
     size_t n = d->ddict ? ZSTD_decompress_usingDDict(dctx, dst, logic_nbytes, src, phys_nbytes,
                                                      d->ddict)
                         : ZSTD_decompressDCtx(dctx, dst, logic_nbytes, src, phys_nbytes);
     if (ZSTD_isError(n))
-        return ZSTD_getErrorName(n);
+        return reason(n);
     return n == logic_nbytes ? NULL : "frame decodes to another length than the record table says";
 }
 
@@ -129,7 +136,7 @@ const char *zri_decode_head(const struct zri_decoder *d, const void *src, size_t
     }
     ZSTD_DCtx *dctx = get_dctx();
     if (!dctx)
-        return "out of memory";
+        return zri_out_of_memory;
     ZSTD_DCtx_reset(dctx, ZSTD_reset_session_and_parameters);
     if (d->ddict)
         ZSTD_DCtx_refDDict(dctx, d->ddict);
@@ -140,7 +147,7 @@ const char *zri_decode_head(const struct zri_decoder *d, const void *src, size_t
         size_t before_in = in.pos, before_out = out.pos;
         size_t n = ZSTD_decompressStream(dctx, &out, &in);
         if (ZSTD_isError(n))
-            why = ZSTD_getErrorName(n);
+            why = reason(n);
         else if (in.pos == before_in && out.pos == before_out)
             why = "record is too short";
     }

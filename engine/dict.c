@@ -4,6 +4,7 @@
  * zstd's ZDICT.
  */
 #include <zdict.h>
+#include <zstd_errors.h>
 
 #include <inttypes.h>
 #include <limits.h>
@@ -51,6 +52,8 @@ int zr_dict_train(const void *samples, const size_t *sample_nbytes, size_t count
     if (count > UINT_MAX)
         return zri_fail(err, ZR_E_TRAIN, "dictionary training: too many samples");
     size_t n = ZDICT_trainFromBuffer(dict, dict_capacity, samples, sample_nbytes, (unsigned)count);
+    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+        return zri_fail(err, ZR_E_NOMEM, "dictionary training: %s", zri_out_of_memory);
     if (ZDICT_isError(n))
         return zri_fail(err, ZR_E_TRAIN,
                         "dictionary training failed on %zu samples (too few or too small): %s",

@@ -41,6 +41,8 @@ static const struct {
     {ZR_E_NPY, EINVAL, "ZR_E_NPY", "not a .npy file that can be read"},
 };
 
+const char zri_out_of_memory[] = "out of memory";
+
 static size_t code_index(int code)
 {
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)

@@ -29,6 +29,9 @@ int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
 /* Passes a failure on: *err = *from, and its code. */
 int zri_fail_as(struct zr_error *err, const struct zr_error *from);
 int zri_code_from_errno(int sys_errno);
+/* The reason, by its address, of functions that return a reason in words and ran
+ * out of memory: their callers then say ZR_E_NOMEM. */
+extern const char zri_out_of_memory[];
 
 /* ---------------------------------------------------------------- io.c */
 

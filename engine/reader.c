@@ -143,7 +143,7 @@ static int read_header(struct zr_reader *r, struct zr_error *err)
                         r->path, ZRI_META_NAME, r->meta.nbytes, r->header.length);
     why = zri_schema_decode(&r->schema, page + ZRI_HEADER_NBYTES, r->header.schema_nbytes);
     if (why)
-        return zri_fail(err, ZR_E_SCHEMA, "%s/%s: %s", r->path, ZRI_META_NAME, why);
+        return zri_fail(err, why == zri_out_of_memory ? ZR_E_NOMEM : ZR_E_SCHEMA, "%s/%s: %s", r->path, ZRI_META_NAME, why);
     if (r->data.nbytes < r->header.tail_off)
         return zri_fail(err, ZR_E_TRUNCATED,
                         "%s/%s: file is cut short: %" PRIu64 " bytes where the header says %" PRIu64,

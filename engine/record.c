@@ -12,6 +12,8 @@
 int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code, const char *why,
                    struct zr_error *err)
 {
+    if (why == zri_out_of_memory)
+        code = ZR_E_NOMEM; /* no fault of the record */
     return zri_fail_record(err, code, id, off, "%s/%s: record %" PRIu64 ": %s", r->path,
                            ZRI_DATA_NAME, id, why);
 }

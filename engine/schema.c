@@ -176,7 +176,7 @@ const char *zri_schema_encode(const struct zri_schema *s, uint8_t *buf, size_t *
         *nbytes = sb.size;
     }
     msgpack_sbuffer_destroy(&sb);
-    return fits ? NULL : "out of memory";
+    return fits ? NULL : zri_out_of_memory;
 }
 
 /* msgpack-c allocates a container before it sees whether its elements follow, so
@@ -186,6 +186,7 @@ struct cursor {
     const uint8_t *bytes;
     size_t nbytes, off;
     msgpack_unpacked scalar;
+    bool out_of_memory;
 };
 
 /* A map or array of at most 65535 elements: `fix` with the count in its low bits,
@@ -215,11 +216,12 @@ static bool is_container(uint8_t first)
 /* The next scalar, or NULL: it lives until the next call. */
 static const msgpack_object *take_scalar(struct cursor *c)
 {
-    if (c->off >= c->nbytes || is_container(c->bytes[c->off]) ||
-        msgpack_unpack_next(&c->scalar, (const char *)c->bytes, c->nbytes, &c->off) !=
-            MSGPACK_UNPACK_SUCCESS)
+    if (c->off >= c->nbytes || is_container(c->bytes[c->off]))
         return NULL;
-    return &c->scalar.data;
+    msgpack_unpack_return rc =
+        msgpack_unpack_next(&c->scalar, (const char *)c->bytes, c->nbytes, &c->off);
+    c->out_of_memory |= rc == MSGPACK_UNPACK_NOMEM_ERROR;
+    return rc == MSGPACK_UNPACK_SUCCESS ? &c->scalar.data : NULL;
 }
 
 static bool is_str(const msgpack_object *o, const char *s)
@@ -294,7 +296,7 @@ const char *zri_schema_decode(struct zri_schema *s, const uint8_t *buf, size_t n
     msgpack_unpacked_init(&c.scalar);
     const char *why = take_map(&c, s);
     msgpack_unpacked_destroy(&c.scalar);
-    return why;
+    return c.out_of_memory ? zri_out_of_memory : why;
 }
 
 const char *zr_codec_name(int codec)
