@@ -48,7 +48,9 @@ enum {
     ALONE_LIMIT = 128,   /* so many requests one at a time: the crowd parks */
     EPOCH_REQUESTS = 32, /* one measurement of a way to wait */
     EPOCH_COUNTED = 24,  /* the shortest of them count: others met some noise */
-    TRIAL_EPOCHS = 32    /* how often the other way gets one */
+    TRIAL_EPOCHS = 4,    /* a way's cost is its best of so many: placing threads takes the
+                            scheduler a moment */
+    STINT_EPOCHS = 60    /* how long the better way is kept before the next trial */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
 /* Leaky sum of the time others waited that calls the crowd: with few CPUs, and
@@ -75,9 +77,10 @@ struct pace {
     int64_t no_spin_until;  /* somebody else wanted this CPU */
     bool spins;             /* this epoch's way to wait */
     unsigned request_count; /* in this epoch */
-    unsigned epoch_count;
+    unsigned epochs_left;   /* in this stint */
+    unsigned stint_epochs;  /* TRIAL_EPOCHS or STINT_EPOCHS */
     int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
-    int64_t cost_nsec[2];               /* what epochs without and with spinning took; 0 unknown */
+    int64_t cost_nsec[2];               /* best epochs without and with spinning; 0 unknown */
 };
 
 struct loop {
@@ -169,16 +172,33 @@ static ssize_t receive(struct worker *w)
     return read(w->loop->fd, w->buffer, w->buffer_nbytes);
 }
 
-/* The faster way so far; every now and then the other one, since things change.
- * Burning a CPU has to be worth it. */
-static bool choose_way(struct pace *p)
+/* Ends a stint: after a stint of the better way comes a trial of the other, after
+ * that the better of the two.  Burning a CPU has to be worth it. */
+static void change_way(struct pace *p)
 {
-    if (!p->cost_nsec[p->spins])
-        return p->spins;
-    if (!p->cost_nsec[!p->spins])
-        return !p->spins;
-    bool best = p->cost_nsec[true] < p->cost_nsec[false] * 15 / 16;
-    return p->epoch_count % TRIAL_EPOCHS == 0 ? !best : best;
+    bool was_trial = p->stint_epochs == TRIAL_EPOCHS;
+    bool is_known = p->cost_nsec[!p->spins] != 0;
+    if (was_trial && is_known)
+        p->spins = p->cost_nsec[true] < p->cost_nsec[false] / 16 * 15;
+    else
+        p->spins = !p->spins;
+    p->stint_epochs = was_trial && is_known ? STINT_EPOCHS : TRIAL_EPOCHS;
+    p->epochs_left = p->stint_epochs;
+    if (p->epochs_left == TRIAL_EPOCHS)
+        p->cost_nsec[p->spins] = 0;
+}
+
+static void account_epoch(struct pace *p)
+{
+    int64_t sum = 0;
+    for (unsigned i = 0; i < EPOCH_COUNTED; i++)
+        sum += p->epoch_nsec[i];
+    int64_t *cost = &p->cost_nsec[p->spins];
+    if (p->epochs_left == TRIAL_EPOCHS || *cost == 0 || sum < *cost)
+        *cost = sum; /* of a long stint, the end counts */
+    p->request_count = 0;
+    if (--p->epochs_left == 0)
+        change_way(p);
 }
 
 /* One more request answered, so long after the one before. */
@@ -188,16 +208,8 @@ static void account_pace(struct pace *p, int64_t nsec)
     for (; at > 0 && p->epoch_nsec[at - 1] > nsec; at--)
         p->epoch_nsec[at] = p->epoch_nsec[at - 1];
     p->epoch_nsec[at] = nsec;
-    if (p->request_count < EPOCH_REQUESTS)
-        return;
-    int64_t sum = 0;
-    for (unsigned i = 0; i < EPOCH_COUNTED; i++)
-        sum += p->epoch_nsec[i];
-    int64_t *cost = &p->cost_nsec[p->spins];
-    *cost = *cost ? (*cost + sum) / 2 : sum;
-    p->epoch_count++;
-    p->request_count = 0;
-    p->spins = choose_way(p);
+    if (p->request_count == EPOCH_REQUESTS)
+        account_epoch(p);
 }
 
 /* Waits actively for the next request; true when it is there.  A gap in the
@@ -383,6 +395,7 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
     l->options = *options;
     l->fd = fuse_session_fd(session);
     l->pace.spins = true;
+    l->pace.epochs_left = l->pace.stint_epochs = TRIAL_EPOCHS;
     /* With two CPUs a reader and the lead have them both. */
     l->queued_limit_nsec = zr_thread_count() > 2 ? QUEUED_NSEC_MANY : QUEUED_NSEC_FEW;
     /* The watcher's deadlines are on the clock of now_nsec. */
