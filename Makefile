@@ -156,9 +156,12 @@ check-tsan: setup ## unit tests under ThreadSanitizer
 # An optional tool that is missing is a SKIP with the reason, and a failure when CI=true.
 need = command -v $(1) >/dev/null || { echo "SKIP $@: $(1) is not installed"; [ "$$CI" != true ]; exit; }
 
+# Each test is a process of its own and fails with 9; leaks are check-asan's to find.  valgrind knows
+# no SIGBUS from files cut short while mapped, which these tests are about.
+NOT_UNDER_VALGRIND := $(addprefix $(BUILD)/unit/test_,gather io packed prefetch reader writer)
 check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
-	@$(call need,valgrind); status=0; for test in $(UNIT_BIN); do \
-	  CK_FORK=no valgrind -q --error-exitcode=9 --leak-check=full $$test || status=1; done; exit $$status
+	@$(call need,valgrind); status=0; for test in $(filter-out $(NOT_UNDER_VALGRIND),$(UNIT_BIN)); do \
+	  CK_TIMEOUT_MULTIPLIER=20 valgrind -q --error-exitcode=9 $$test || status=1; done; exit $$status
 
 TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
 -bugprone-narrowing-conversions,-bugprone-implicit-widening-of-multiplication-result,$\
