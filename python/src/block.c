@@ -47,18 +47,15 @@ PyType_Spec zpy_block_spec = {
     .slots = block_slots,
 };
 
-PyObject *zpy_block_new(const struct core_state *state, size_t nbytes, void **data)
+PyObject *zpy_block_adopt(const struct core_state *state, void *data, size_t nbytes)
 {
-    struct block *b = PyObject_New(struct block, state->block_type);
-    if (!b)
-        return NULL;
-    b->nbytes = nbytes;
-    b->data = zr_buffer_alloc(nbytes);
-    if (!b->data) {
-        Py_DECREF(b);
-        return PyErr_NoMemory();
+    struct block *b = data ? PyObject_New(struct block, state->block_type) : NULL;
+    if (!b) {
+        zr_buffer_free(data);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    *data = b->data;
+    b->data = data;
+    b->nbytes = nbytes;
     return (PyObject *)b;
 }
 
@@ -83,16 +80,21 @@ static PyObject *plain_array(PyArray_Descr *dtype, int ndim, const npy_intp *dim
     return PyArray_NewFromDescr(&PyArray_Type, dtype, ndim, dims, NULL, NULL, 0, NULL);
 }
 
-PyObject *zpy_array_new(const struct core_state *state, PyArray_Descr *dtype, int ndim,
-                        const npy_intp *dims, size_t nbytes)
+PyObject *zpy_array_adopt(const struct core_state *state, PyArray_Descr *dtype, int ndim,
+                          const npy_intp *dims, void *data, size_t nbytes)
 {
-    if (nbytes < POOLED_NBYTES_MIN)
-        return plain_array(dtype, ndim, dims);
-    void *data;
-    PyObject *owner = zpy_block_new(state, nbytes, &data);
+    PyObject *owner = zpy_block_adopt(state, data, nbytes);
     if (!owner)
         return NULL;
     PyObject *array = zpy_array_view(owner, dtype, ndim, dims, data);
     Py_DECREF(owner);
     return array;
+}
+
+PyObject *zpy_array_new(const struct core_state *state, PyArray_Descr *dtype, int ndim,
+                        const npy_intp *dims, size_t nbytes)
+{
+    if (nbytes < POOLED_NBYTES_MIN)
+        return plain_array(dtype, ndim, dims);
+    return zpy_array_adopt(state, dtype, ndim, dims, zr_buffer_alloc(nbytes), nbytes);
 }

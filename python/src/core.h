@@ -90,11 +90,15 @@ void zpy_error_reset(struct zr_error *err);
 
 /* block.c */
 extern PyType_Spec zpy_block_spec;
-/* Owner of nbytes of recycled memory, *data; freed with the object. */
-PyObject *zpy_block_new(const struct core_state *state, size_t nbytes, void **data);
+/* Owner of data, nbytes from zr_buffer_alloc, which is freed with the object or when
+ * there is none; NULL data is MemoryError. */
+PyObject *zpy_block_adopt(const struct core_state *state, void *data, size_t nbytes);
 /* Uninitialised C-order array, on recycled memory when it is large. */
 PyObject *zpy_array_new(const struct core_state *state, PyArray_Descr *dtype, int ndim,
                         const npy_intp *dims, size_t nbytes);
+/* C-order array over data that it takes over, as zpy_block_adopt does. */
+PyObject *zpy_array_adopt(const struct core_state *state, PyArray_Descr *dtype, int ndim,
+                          const npy_intp *dims, void *data, size_t nbytes);
 /* Array over part of a block, which it keeps alive. */
 PyObject *zpy_array_view(PyObject *owner, PyArray_Descr *dtype, int ndim, const npy_intp *dims,
                          void *data);

@@ -4,52 +4,39 @@
  */
 #include "core.h"
 
-/* One packed gather.  offsets and shapes are what the caller gets; dims is set where
- * records differ in rank, and then holds their shapes end to end. */
+/* One packed gather.  All memory is the engine's until arrays take it over. */
 struct packed {
     size_t count;
-    size_t rank;             /* the highest of the batch */
-    bool mixed;              /* ranks differ */
-    PyObject *offsets;       /* int64 (count + 1): bytes during the gather, then elements */
-    PyObject *shapes;        /* int64 (count, rank) */
-    PyObject *values;        /* dtype (total,) */
-    uint64_t *shape_offsets; /* owned: count + 1 */
-    uint64_t *dims;          /* owned */
+    size_t rank; /* the highest of the batch */
+    bool mixed;  /* ranks differ */
+    size_t itemsize;
+    size_t nbytes;     /* of values */
+    uint64_t *offsets; /* count + 1: bytes during the gather, then elements */
+    uint64_t *shapes;  /* count * rank */
+    char *values;
+    uint64_t *shape_offsets; /* count + 1 */
+    uint64_t *dims;          /* of records of mixed ranks, end to end */
 };
-
-static void *data_of(PyObject *array)
-{
-    return PyArray_DATA((PyArrayObject *)array);
-}
 
 static void packed_release(struct packed *p)
 {
-    Py_XDECREF(p->offsets);
-    Py_XDECREF(p->shapes);
-    Py_XDECREF(p->values);
-    PyMem_RawFree(p->shape_offsets);
-    PyMem_RawFree(p->dims);
+    zr_buffer_free(p->offsets);
+    zr_buffer_free(p->shapes);
+    zr_buffer_free(p->values);
+    zr_buffer_free(p->shape_offsets);
+    zr_buffer_free(p->dims);
 }
 
-static int plan(struct packed *p, struct store *s, struct zr_reader *reader, const uint64_t *ids)
+/* ---------------------------------------------------------------- without the GIL */
+
+static int plan(struct packed *p, struct zr_reader *reader, const uint64_t *ids,
+                struct zr_error *err)
 {
-    npy_intp dim = (npy_intp)p->count + 1;
-    p->offsets = PyArray_SimpleNew(1, &dim, NPY_INT64);
-    p->shape_offsets = PyMem_RawMalloc((size_t)dim * sizeof *p->shape_offsets);
-    if (p->offsets && !p->shape_offsets)
-        PyErr_NoMemory();
+    p->offsets = zr_buffer_alloc((p->count + 1) * sizeof *p->offsets);
+    p->shape_offsets = zr_buffer_alloc((p->count + 1) * sizeof *p->shape_offsets);
     if (!p->offsets || !p->shape_offsets)
-        return -1;
-    uint64_t *offsets = data_of(p->offsets);
-    struct zr_error err;
-    zpy_error_reset(&err);
-    int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_gather_packed_plan(reader, ids, p->count, offsets, p->shape_offsets, &err);
-    Py_END_ALLOW_THREADS
-    if (code < 0)
-        zpy_raise(s->state, code, &err, s->path);
-    return code < 0 ? -1 : 0;
+        return ZR_E_NOMEM;
+    return zr_gather_packed_plan(reader, ids, p->count, p->offsets, p->shape_offsets, err);
 }
 
 static void find_rank(struct packed *p)
@@ -61,69 +48,89 @@ static void find_rank(struct packed *p)
     }
 }
 
-static int allocate(struct packed *p, const struct store *s)
+static int allocate(struct packed *p)
 {
-    size_t nbytes = (size_t)((uint64_t *)data_of(p->offsets))[p->count];
-    npy_intp total = (npy_intp)(nbytes / (size_t)PyDataType_ELSIZE(s->dtype));
-    npy_intp dims[2] = {(npy_intp)p->count, (npy_intp)p->rank};
-    p->values = zpy_array_new(s->state, s->dtype, 1, &total, nbytes);
-    p->shapes = PyArray_SimpleNew(2, dims, NPY_INT64);
-    if (p->mixed) {
-        p->dims = PyMem_RawMalloc(p->shape_offsets[p->count] * sizeof *p->dims);
-        if (!p->dims)
-            PyErr_NoMemory();
-    }
-    return p->values && p->shapes && (p->dims || !p->mixed) ? 0 : -1;
+    p->nbytes = p->offsets[p->count];
+    p->values = zr_buffer_alloc(p->nbytes);
+    p->shapes = zr_buffer_alloc(p->count * p->rank * sizeof *p->shapes);
+    if (p->mixed)
+        p->dims = zr_buffer_alloc(p->shape_offsets[p->count] * sizeof *p->dims);
+    return p->values && p->shapes && (p->dims || !p->mixed) ? ZR_OK : ZR_E_NOMEM;
 }
 
 /* Shapes end to end to one row each, with -1 behind. */
 static void spread(const struct packed *p)
 {
-    int64_t *row = data_of(p->shapes);
+    uint64_t *row = p->shapes;
     for (size_t i = 0; i < p->count; i++, row += p->rank) {
         size_t start = p->shape_offsets[i], ndim = p->shape_offsets[i + 1] - start;
         for (size_t d = 0; d < p->rank; d++)
-            row[d] = d < ndim ? (int64_t)p->dims[start + d] : -1;
+            row[d] = d < ndim ? p->dims[start + d] : UINT64_MAX;
     }
 }
 
-static void to_elements(const struct packed *p, int64_t itemsize)
+static int gather(struct packed *p, struct zr_reader *reader, const uint64_t *ids,
+                  struct zr_error *err)
 {
-    int64_t *offsets = data_of(p->offsets);
+    int code = plan(p, reader, ids, err);
+    if (code < 0)
+        return code;
+    find_rank(p);
+    code = allocate(p);
+    if (code < 0)
+        return code;
+    code = zr_gather_packed(reader, ids, p->count, p->values, p->offsets,
+                            p->mixed ? p->dims : p->shapes, p->shape_offsets, err);
+    if (code < 0)
+        return code;
+    if (p->mixed)
+        spread(p);
     for (size_t i = 0; i <= p->count; i++)
-        offsets[i] /= itemsize;
+        p->offsets[i] /= p->itemsize;
+    return ZR_OK;
 }
 
-static int decode(struct packed *p, struct store *s, struct zr_reader *reader, const uint64_t *ids)
+/* ---------------------------------------------------------------- with it */
+
+/* Takes *data over, whether it succeeds or not. */
+static PyObject *int64_array(const struct core_state *state, int ndim, const npy_intp *dims,
+                             uint64_t **data)
 {
-    void *values = data_of(p->values);
-    uint64_t *offsets = data_of(p->offsets);
-    uint64_t *shapes = p->mixed ? p->dims : data_of(p->shapes);
+    PyArray_Descr *dtype = PyArray_DescrFromType(NPY_INT64);
+    size_t nbytes = (size_t)PyArray_MultiplyList(dims, ndim) * sizeof **data;
+    PyObject *array = zpy_array_adopt(state, dtype, ndim, dims, *data, nbytes);
+    *data = NULL;
+    Py_DECREF(dtype);
+    return array;
+}
+
+static PyObject *packed_tuple(struct packed *p, const struct store *s)
+{
+    npy_intp total = (npy_intp)(p->nbytes / p->itemsize), ends = (npy_intp)p->count + 1;
+    npy_intp rows[2] = {(npy_intp)p->count, (npy_intp)p->rank};
+    PyObject *values = zpy_array_adopt(s->state, s->dtype, 1, &total, p->values, p->nbytes);
+    p->values = NULL;
+    PyObject *offsets = int64_array(s->state, 1, &ends, &p->offsets);
+    PyObject *shapes = int64_array(s->state, 2, rows, &p->shapes);
+    PyObject *tuple = NULL;
+    if (values && offsets && shapes)
+        tuple = PyTuple_Pack(3, values, offsets, shapes);
+    Py_XDECREF(values);
+    Py_XDECREF(offsets);
+    Py_XDECREF(shapes);
+    return tuple;
+}
+
+static PyObject *packed(struct store *s, struct zr_reader *reader, const struct ids *ids)
+{
+    struct packed p = {.count = ids->count, .itemsize = (size_t)PyDataType_ELSIZE(s->dtype)};
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
     Py_BEGIN_ALLOW_THREADS
-    code = zr_gather_packed(reader, ids, p->count, values, offsets, shapes, p->shape_offsets, &err);
+    code = gather(&p, reader, ids->at, &err);
     Py_END_ALLOW_THREADS
-    if (code < 0) {
-        zpy_raise(s->state, code, &err, s->path);
-        return -1;
-    }
-    if (p->mixed)
-        spread(p);
-    to_elements(p, PyDataType_ELSIZE(s->dtype));
-    return 0;
-}
-
-static PyObject *gather(struct store *s, struct zr_reader *reader, const struct ids *ids)
-{
-    struct packed p = {.count = ids->count};
-    PyObject *tuple = NULL;
-    if (plan(&p, s, reader, ids->at) == 0) {
-        find_rank(&p);
-        if (allocate(&p, s) == 0 && decode(&p, s, reader, ids->at) == 0)
-            tuple = PyTuple_Pack(3, p.values, p.offsets, p.shapes);
-    }
+    PyObject *tuple = code < 0 ? zpy_raise(s->state, code, &err, s->path) : packed_tuple(&p, s);
     packed_release(&p);
     return tuple;
 }
@@ -137,7 +144,7 @@ PyObject *zpy_packed(PyObject *op, PyObject *key)
     struct ids ids;
     PyObject *tuple = NULL;
     if (zpy_ids_init(&ids, key, s->length) == 0)
-        tuple = gather(s, reader, &ids);
+        tuple = packed(s, reader, &ids);
     zpy_ids_release(&ids);
     zpy_reader_leave(s);
     return tuple;

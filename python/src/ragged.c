@@ -16,7 +16,7 @@
 struct batch {
     size_t count;
     uint64_t *offsets; /* count + 1 */
-    char *data;
+    char *data;        /* in block */
     PyObject *block;
     uint64_t few[FEW_IDS + 1];
 };
@@ -28,30 +28,16 @@ static void batch_release(struct batch *b)
     Py_XDECREF(b->block);
 }
 
-static int plan(struct store *s, struct zr_reader *reader, const uint64_t *ids, struct batch *b)
+/* Plan, memory and records; without the GIL, which is expensive to get back often.
+ * b->data is NULL when memory runs out. */
+static int gather(struct zr_reader *reader, const uint64_t *ids, struct batch *b,
+                  struct zr_error *err)
 {
-    struct zr_error err;
-    zpy_error_reset(&err);
-    int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_gather_ragged_plan(reader, ids, b->count, b->offsets, &err);
-    Py_END_ALLOW_THREADS
+    int code = zr_gather_ragged_plan(reader, ids, b->count, b->offsets, err);
     if (code < 0)
-        zpy_raise(s->state, code, &err, s->path);
-    return code < 0 ? -1 : 0;
-}
-
-static int decode(struct store *s, struct zr_reader *reader, const uint64_t *ids, struct batch *b)
-{
-    struct zr_error err;
-    zpy_error_reset(&err);
-    int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_gather_ragged(reader, ids, b->count, b->data, b->offsets, &err);
-    Py_END_ALLOW_THREADS
-    if (code < 0)
-        zpy_raise(s->state, code, &err, s->path);
-    return code < 0 ? -1 : 0;
+        return code;
+    b->data = zr_buffer_alloc((size_t)b->offsets[b->count]);
+    return b->data ? zr_gather_ragged(reader, ids, b->count, b->data, b->offsets, err) : ZR_E_NOMEM;
 }
 
 /* Gathers; release in both cases. */
@@ -66,22 +52,17 @@ static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader
         PyErr_NoMemory();
         return -1;
     }
-    if (!count) {
-        b->offsets[0] = 0;
-        return 0;
-    }
-    if (plan(s, reader, ids, b) < 0)
-        return -1;
-    if (b->offsets[count] > PY_SSIZE_T_MAX) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    void *data;
-    b->block = zpy_block_new(s->state, (size_t)b->offsets[count], &data);
-    if (!b->block)
-        return -1;
-    b->data = data;
-    return decode(s, reader, ids, b);
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = gather(reader, ids, b, &err);
+    Py_END_ALLOW_THREADS
+    if (b->data)
+        b->block = zpy_block_adopt(s->state, b->data, (size_t)b->offsets[count]);
+    if (code < 0)
+        zpy_raise(s->state, code, &err, s->path);
+    return code < 0 || !b->block ? -1 : 0;
 }
 
 static PyObject *record_array(struct store *s, const struct batch *b, size_t i)

@@ -147,10 +147,17 @@ int zpy_store_readable(struct store *s)
     return s->pending ? open_pending(s) : 0;
 }
 
+static void free_reader(struct store *s)
+{
+    Py_BEGIN_ALLOW_THREADS
+    zr_reader_close(s->reader);
+    Py_END_ALLOW_THREADS
+}
+
 void zpy_reader_leave(struct store *s)
 {
     if (atomic_fetch_sub(&s->users, 1) == (CLOSED | 1))
-        zr_reader_close(s->reader);
+        free_reader(s);
 }
 
 struct zr_reader *zpy_reader_enter(struct store *s)
@@ -170,7 +177,7 @@ struct zr_reader *zpy_reader_enter(struct store *s)
 static void close_reader(struct store *s)
 {
     if (atomic_fetch_or(&s->users, CLOSED) == 0)
-        zr_reader_close(s->reader);
+        free_reader(s);
 }
 
 /* ---------------------------------------------------------------- writers */
@@ -494,8 +501,8 @@ static void store_dealloc(PyObject *op)
     if (PyObject_CallFinalizerFromDealloc(op) < 0)
         return;
     PyTypeObject *type = Py_TYPE(op);
-    if (s->reader)
-        close_reader(s);
+    if (atomic_fetch_or(&s->users, CLOSED) == 0)
+        zr_reader_close(s->reader); /* NULL of a writer or a pending reader is fine */
     if (s->lock)
         PyThread_free_lock(s->lock);
     Py_XDECREF(s->path);

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import contextlib
 import operator
 import os
 import threading
@@ -182,6 +184,10 @@ class _Run:
 
     def _fail(self, step, exc):
         """Keep the failure that the consumer meets first, and gather no more."""
+        if isinstance(exc, StopIteration):  # would look like the end of the loader
+            error = RuntimeError("the transform raised StopIteration")
+            error.__cause__ = exc
+            exc = error
         with self.lock:
             if self.failure is None or (self.ordered and step < self.failure[0]):
                 self.failure = (step, exc)
@@ -195,7 +201,8 @@ class _Run:
         with self.lock:
             while not self.stopped:
                 if self.failure and not (self.ordered and self.position.step < self.failure[0]):
-                    self._stop()
+                    self._end()
+                    self.drop()
                     raise self.failure[1]
                 step = self._finished_step()
                 if step is not None:
@@ -212,18 +219,21 @@ class _Run:
         step = self.position.step
         return step if step in self.finished else None
 
-    def _stop(self):
+    def stop(self):
+        """Wake everyone; no batch is given any more.  Does not wait."""
+        if self.pid == os.getpid():  # else the threads, and who held the lock, are not here
+            with self.lock:
+                self._end()
+
+    def _end(self):
         self.stopped = True
-        self.gathered.clear()
-        self.finished.clear()
         for condition in (self.room, self.work, self.ready):
             condition.notify_all()
 
-    def stop(self):
-        """Wake everyone and let go of the batches.  Does not wait."""
-        if self.pid == os.getpid():  # else the threads, and who held the lock, are not here
-            with self.lock:
-                self._stop()
+    def drop(self):
+        """Let go of the batches of a stopped run."""
+        self.gathered.clear()
+        self.finished.clear()
 
     def join(self, seconds):
         """Wait for the threads; whether all have ended."""
@@ -391,7 +401,9 @@ class DataLoader:
         if run is None:
             return
         run.stop()
-        if not run.join(JOIN_SECONDS):
+        ended = run.join(JOIN_SECONDS)
+        run.drop()
+        if not ended:
             warnings.warn(
                 f"DataLoader: a thread did not end within {JOIN_SECONDS:g} s and is left behind",
                 RuntimeWarning,
@@ -405,6 +417,8 @@ class DataLoader:
         self.close()
 
     def __del__(self) -> None:
+        # A garbage collection may come to this inside the lock, so someone else has to take it.
         run = getattr(self, "_run", None)
-        if run is not None:
-            run.stop()
+        if run is not None and not run.stopped:
+            with contextlib.suppress(RuntimeError):  # the interpreter is going away
+                _thread.start_new_thread(run.stop, ())

@@ -49,6 +49,7 @@ def no_threads_left():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
+        gc.collect()  # does nothing while another thread collects
     return True
 
 
@@ -282,6 +283,12 @@ def test_base_exceptions_of_a_transform_are_not_lost(streams):
             next(loader)
 
 
+def test_a_transform_cannot_end_the_loader_by_stopiteration(streams):
+    with DataLoader({"x": streams["x"]}, transform=lambda batch: next(iter([]))) as loader:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(loader)
+
+
 # ---------------------------------------------------------------- the end
 
 
@@ -350,6 +357,22 @@ def test_a_forgotten_loader_ends(streams):
     loader = DataLoader({"x": streams["x"]}, batch_size=16, transform=lambda batch: batch)
     next(loader)
     del loader
+    gc.collect()
+    assert no_threads_left()
+
+
+def test_a_loader_in_a_cycle_is_collected(streams):
+    """A collection may run in one of its own threads, inside its own lock."""
+
+    def transform(batch):
+        gc.collect()
+        return batch
+
+    for _ in range(20):
+        loader = DataLoader({"x": streams["x"]}, 3, 16, 2, transform=transform)
+        loader.me = loader
+        next(loader)
+        del loader
     gc.collect()
     assert no_threads_left()
 
