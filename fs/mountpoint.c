@@ -65,7 +65,7 @@ static void unescape(char *text)
     *to = '\0';
 }
 
-/* One line: "36 35 98:0 /root /mount/point opts [tags] - type source superopts". */
+/* One line: "36 35 98:0 /inside /mount/point opts [tags] - type source superopts". */
 static bool parse_line(char *line, const char *path, struct mount_entry *entry)
 {
     char *field = line, *point = NULL;
