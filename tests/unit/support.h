@@ -453,8 +453,19 @@ static UNUSED void say_skipped(const char *function, const char *reason)
         say_skipped(__func__, reason);                                                             \
         return;                                                                                    \
     }
-/* A child forked while other threads allocate meets a sanitizer's own locks. */
+static UNUSED bool under_valgrind(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    return preload && strstr(preload, "vgpreload");
+}
+
+/* valgrind does not bring back all registers after a fault that a handler mends. */
+#define skip_lost_mappings() skip_under(under_valgrind(), "valgrind does not survive a SIGBUS")
+
+/* A child forked while other threads allocate meets a sanitizer's own locks, and
+ * the blocks of those threads count as lost. */
 #define skip_fork_of_threads()                                                                     \
-    skip_under(UNDER_ASAN || UNDER_TSAN, "sanitizers do not survive a fork of a threaded process")
+    skip_under(UNDER_ASAN || UNDER_TSAN || under_valgrind(),                                       \
+               "checkers of memory do not survive a fork of a threaded process")
 
 #endif

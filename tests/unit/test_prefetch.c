@@ -51,6 +51,7 @@ END_TEST
 
 START_TEST(hints_on_truncated_files_are_harmless)
 {
+    skip_lost_mappings();
     make_store(at("s"), ZR_DENSE, ZR_RAW, N);
     struct zr_reader *r = open_store(at("s"));
     cut(at("s/data.zr"), 1000);
@@ -95,8 +96,10 @@ START_TEST(a_hint_brings_cold_records_into_memory)
     fsync(fd);
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     struct zr_reader *r = open_store(at("s"));
-    if (resident_pages(r) > 0)
-        skip_under(1, "this filesystem does not drop its cache");
+    bool warm = resident_pages(r) > 0;
+    if (warm)
+        zr_reader_close(r);
+    skip_under(warm, "this filesystem does not drop its cache");
     for (uint64_t i = 0; i < N; i++)
         ids[i] = i;
     zr_prefetch(r, ids, N);

@@ -413,7 +413,7 @@ END_TEST
 static bool mount_small_disk(const char *options)
 {
     return !mkdir(at("small"), 0777) && !unshare(CLONE_NEWNS) &&
-           !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+           !mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) &&
            !mount("tmpfs", at("small"), "tmpfs", 0, options);
 }
 
@@ -471,7 +471,7 @@ START_TEST(a_read_only_filesystem_is_a_matter_of_permission)
         skip_test("needs root to mount a small disk");
     if (!mount_small_disk("size=2m"))
         skip_test("no private mounts here");
-    ck_assert(!mount(NULL, at("small"), NULL, MS_REMOUNT | MS_RDONLY, NULL));
+    ck_assert(!mount("none", at("small"), "none", MS_REMOUNT | MS_RDONLY, NULL));
     expect_refused(at("small/s"), ZR_E_PERMISSION, "Read-only file system");
     umount2(at("small"), MNT_DETACH);
 }
