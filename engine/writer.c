@@ -89,6 +89,11 @@ static bool is_same_dir(const struct zr_writer *w)
            a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+static int other_writer(const struct zr_writer *w, struct zr_error *err)
+{
+    return zri_fail(err, ZR_E_BUSY, "%s: busy: another writer is building this store", w->path);
+}
+
 static int make_temp_dir(struct zr_writer *w, struct zr_error *err)
 {
     struct stat st;
@@ -100,6 +105,8 @@ static int make_temp_dir(struct zr_writer *w, struct zr_error *err)
     if (!made && errno != EEXIST)
         return zri_fail_errno(err, errno, "%s: cannot create", w->path);
     w->dir_fd = openat(w->parent_fd, w->temp_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->dir_fd < 0 && errno == ENOENT)
+        return other_writer(w, err); /* which has just ended */
     if (w->dir_fd < 0) {
         int rc = zri_fail_errno(err, errno, "%s: cannot create", w->path);
         if (made)
@@ -109,7 +116,7 @@ static int make_temp_dir(struct zr_writer *w, struct zr_error *err)
     if (zri_lock(w->dir_fd, true) || !is_same_dir(w)) {
         close(w->dir_fd); /* it is another writer's: hands off */
         w->dir_fd = -1;
-        return zri_fail(err, ZR_E_BUSY, "%s: busy: another writer is building this store", w->path);
+        return other_writer(w, err);
     }
     if (!made)
         zri_clear_dir(w->dir_fd);
