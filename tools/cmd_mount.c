@@ -68,8 +68,8 @@ static int start_daemon(struct words *w, char *store, char *mountpoint)
     status = run_program(program, w->argv);
     if (status < 0)
         diag("zrecordfs: %s (looked beside zrecord and in PATH)", strerror(errno));
-    if (status != 0 && made)
-        rmdir(mountpoint);
+    if (made)
+        rmdir(mountpoint); /* fails as long as something is mounted there, as it should */
     return status == 0 || status == EXIT_USAGE ? status : EXIT_FAILED;
 }
 
