@@ -2,6 +2,7 @@
 """What the Python benchmarks share: data, stores of both packages, interleaved rounds, tables."""
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
@@ -26,6 +27,8 @@ def reference(module):
         return None
     if str(REFERENCE) not in sys.path:
         sys.path.insert(0, str(REFERENCE))
+        # Its threads may outlive its library at exit, and crash then: keep that loaded.
+        ctypes.CDLL(str(REFERENCE / "loaderx" / "lib" / "libstore.so"))
     return importlib.import_module(f"loaderx.{module}")
 
 

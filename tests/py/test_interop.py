@@ -5,6 +5,7 @@ The wheel is looked for in $ZRECORD_REF_LOADERX, else in .venv/ref/loaderx-2.0.0
 (pip install --no-deps --target .venv/ref/loaderx-2.0.0 loaderx==2.0.0; it needs cffi and msgpack).
 """
 
+import ctypes
 import importlib
 import os
 import sys
@@ -28,6 +29,8 @@ def loaderx():
         pytest.skip(f"the loaderx 2.0.0 wheel is not installed in {WHEEL}")
     for needed in ("cffi", "msgpack"):
         pytest.importorskip(needed)
+    # Its threads may outlive its library at exit, and crash then: keep that loaded.
+    ctypes.CDLL(str(WHEEL / "loaderx" / "lib" / "libstore.so"))
     sys.path.insert(0, str(WHEEL))
     try:
         modules = [
