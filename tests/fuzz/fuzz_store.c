@@ -181,7 +181,8 @@ static void read_packed(struct zr_reader *r, const uint64_t *ids, size_t count)
     uint64_t offsets[IDS_MAX + 1], shape_offsets[IDS_MAX + 1];
     if (zr_gather_packed_plan(r, ids, count, offsets, shape_offsets, NULL))
         return;
-    require(offsets[count] <= IDS_MAX * RECORD_MAX && shape_offsets[count] <= IDS_MAX * ZR_MAX_NDIM);
+    require(offsets[count] <= IDS_MAX * RECORD_MAX &&
+            shape_offsets[count] <= IDS_MAX * ZR_MAX_NDIM);
     uint8_t *values = malloc(offsets[count] + 1);
     uint64_t *shapes = malloc((shape_offsets[count] + 1) * sizeof *shapes);
     require(values && shapes);

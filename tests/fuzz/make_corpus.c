@@ -220,7 +220,7 @@ static void hostile_headers(void)
 {
     static struct parts p, base;
     make_dense(&base, ZR_ZSTD, 7, false);
-#define CASE(name, ...)                                                                             \
+#define CASE(name, ...)                                                                            \
     do {                                                                                           \
         p = base;                                                                                  \
         __VA_ARGS__;                                                                               \
@@ -282,33 +282,57 @@ static void hostile_schemas(void)
 #define S(name, text) {name, text, sizeof text - 1}
         S("schema-not-msgpack", "\xc1"),
         S("schema-nil", "\xc0"),
-        S("schema-array", "\x92\xa5" "dtype\xa3<i4"),
+        S("schema-array", "\x92\xa5"
+                          "dtype\xa3<i4"),
         S("schema-empty-map", "\x80"),
-        S("schema-map-cut", "\x82\xa5" "dtype\xa3<i4"),
+        S("schema-map-cut", "\x82\xa5"
+                            "dtype\xa3<i4"),
         S("schema-map-huge", "\xdf\xff\xff\xff\xff"),
-        S("schema-array-huge", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xdd\xff\xff\xff\xff"),
-        S("schema-string-huge", "\x81\xa5" "dtype\xdb\xff\xff\xff\xff"),
-        S("schema-bin-huge", "\x81\xa5" "dtype\xc6\xff\xff\xff\xff"),
-        S("schema-trailing", "\x81\xa5" "dtype\xa3<i4\xc0"),
-        S("schema-extra-key", "\x82\xa5" "dtype\xa3<i4\xa4size\x01"),
-        S("schema-key-twice", "\x82\xa5" "dtype\xa3<i4\xa5" "dtype\xa3<i4"),
+        S("schema-array-huge", "\x82\xa5"
+                               "dtype\xa3<i4\xaaitem_shape\xdd\xff\xff\xff\xff"),
+        S("schema-string-huge", "\x81\xa5"
+                                "dtype\xdb\xff\xff\xff\xff"),
+        S("schema-bin-huge", "\x81\xa5"
+                             "dtype\xc6\xff\xff\xff\xff"),
+        S("schema-trailing", "\x81\xa5"
+                             "dtype\xa3<i4\xc0"),
+        S("schema-extra-key", "\x82\xa5"
+                              "dtype\xa3<i4\xa4size\x01"),
+        S("schema-key-twice", "\x82\xa5"
+                              "dtype\xa3<i4\xa5"
+                              "dtype\xa3<i4"),
         S("schema-int-key", "\x81\x01\xa3<i4"),
-        S("schema-dtype-int", "\x81\xa5" "dtype\x04"),
-        S("schema-dtype-empty", "\x81\xa5" "dtype\xa0"),
-        S("schema-dtype-object", "\x81\xa5" "dtype\xa2|O"),
-        S("schema-dtype-struct", "\x81\xa5" "dtype\x91\x92\xa1" "a\xa3<i4"),
-        S("schema-dtype-nul", "\x81\xa5" "dtype\xa4<i4\0"),
-        S("schema-dtype-zero", "\x81\xa5" "dtype\xa3|S0"),
-        S("schema-dtype-datetime", "\x81\xa5" "dtype\xa8<M8[25s]"),
-        S("schema-shape-negative", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xff"),
-        S("schema-shape-float", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xca\x40\0\0\0"),
-        S("schema-shape-zero", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\0"),
-        S("schema-shape-wraps", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x92"
-          "\xcf\x80\0\0\0\0\0\0\0\xcf\x80\0\0\0\0\0\0\0"),
-        S("schema-shape-nil", "\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xc0"),
+        S("schema-dtype-int", "\x81\xa5"
+                              "dtype\x04"),
+        S("schema-dtype-empty", "\x81\xa5"
+                                "dtype\xa0"),
+        S("schema-dtype-object", "\x81\xa5"
+                                 "dtype\xa2|O"),
+        S("schema-dtype-struct", "\x81\xa5"
+                                 "dtype\x91\x92\xa1"
+                                 "a\xa3<i4"),
+        S("schema-dtype-nul", "\x81\xa5"
+                              "dtype\xa4<i4\0"),
+        S("schema-dtype-zero", "\x81\xa5"
+                               "dtype\xa3|S0"),
+        S("schema-dtype-datetime", "\x81\xa5"
+                                   "dtype\xa8<M8[25s]"),
+        S("schema-shape-negative", "\x82\xa5"
+                                   "dtype\xa3<i4\xaaitem_shape\x91\xff"),
+        S("schema-shape-float", "\x82\xa5"
+                                "dtype\xa3<i4\xaaitem_shape\x91\xca\x40\0\0\0"),
+        S("schema-shape-zero", "\x82\xa5"
+                               "dtype\xa3<i4\xaaitem_shape\x91\0"),
+        S("schema-shape-wraps", "\x82\xa5"
+                                "dtype\xa3<i4\xaaitem_shape\x92"
+                                "\xcf\x80\0\0\0\0\0\0\0\xcf\x80\0\0\0\0\0\0\0"),
+        S("schema-shape-nil", "\x82\xa5"
+                              "dtype\xa3<i4\xaaitem_shape\xc0"),
         S("schema-ext", "\xd4\1\1"),
-        S("schema-nested", "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91"
-          "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\xc0"),
+        S("schema-nested",
+          "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91"
+          "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91"
+          "\xc0"),
 #undef S
     };
     static struct parts p;
@@ -325,8 +349,19 @@ static void save_npy(const char *name, int version, const char *dict)
 {
     static struct bytes x;
     size_t n = strlen(dict) + 1;
-    uint8_t head[15] = {0xff, 0xff, 63, 0x93, 'N', 'U', 'M', 'P', 'Y', (uint8_t)version, 0,
-                        (uint8_t)n, (uint8_t)(n >> 8)};
+    uint8_t head[15] = {0xff,
+                        0xff,
+                        63,
+                        0x93,
+                        'N',
+                        'U',
+                        'M',
+                        'P',
+                        'Y',
+                        (uint8_t)version,
+                        0,
+                        (uint8_t)n,
+                        (uint8_t)(n >> 8)};
     x.n = 0;
     add(&x, head, version == 1 ? 13 : 15);
     add(&x, dict, n - 1);
@@ -347,13 +382,16 @@ static void npy_headers(void)
     save_npy("object", 1, "{'descr': '|O', 'fortran_order': False, 'shape': (7,), }");
     save_npy("structured", 1, "{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (7,), }");
     save_npy("negative", 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (-7,), }");
-    save_npy("wraps", 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (4294967296, "
-                         "4294967296, 18446744073709551615), }");
-    save_npy("number-too-large", 1, "{'descr': '<i4', 'fortran_order': False, 'shape': "
-                                    "(18446744073709551616,), }");
-    save_npy("rank-65", 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1,1,"
-                           "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
-                           "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1), }");
+    save_npy("wraps", 1,
+             "{'descr': '<i4', 'fortran_order': False, 'shape': (4294967296, "
+             "4294967296, 18446744073709551615), }");
+    save_npy("number-too-large", 1,
+             "{'descr': '<i4', 'fortran_order': False, 'shape': "
+             "(18446744073709551616,), }");
+    save_npy("rank-65", 1,
+             "{'descr': '<i4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1,1,"
+             "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
+             "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1), }");
     save_npy("key-twice", 1, "{'descr': '<i4', 'descr': '<i4', 'shape': (7,), }");
     save_npy("key-missing", 1, "{'descr': '<i4', 'shape': (7,), }");
     save_npy("key-unknown", 1, "{'descr': '<i4', 'order': 'C', 'shape': (7,), }");

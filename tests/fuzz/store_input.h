@@ -14,12 +14,12 @@
 
 #include <stdint.h>
 
-#define STORE_HAS_DATA 1      /* data.zr is there, if only empty */
+#define STORE_HAS_DATA 1 /* data.zr is there, if only empty */
 #define STORE_HAS_DICT 2
 #define STORE_HAS_SIDE 4
-#define STORE_PAD_PAGE 8      /* zeros up to 4096 follow the page */
-#define STORE_SIGN_SIDE 16    /* the sidecar's header is made to match the store */
-#define STORE_CHECKSUMS 32    /* open with checksums */
+#define STORE_PAD_PAGE 8   /* zeros up to 4096 follow the page */
+#define STORE_SIGN_SIDE 16 /* the sidecar's header is made to match the store */
+#define STORE_CHECKSUMS 32 /* open with checksums */
 #define STORE_HEAD_NBYTES 9
 
 #endif

@@ -110,7 +110,7 @@ END_TEST
 START_TEST(the_shape_prefix_is_laid_out_as_the_format_says)
 {
     static const uint64_t shape[] = {2, 3};
-    static const uint8_t expected[] = {2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0,   0,   0,   0,
+    static const uint8_t expected[] = {2, 0, 0, 0, 0, 0, 0, 0, 2, 0,   0,   0,   0,   0,   0,
                                        0, 3, 0, 0, 0, 0, 0, 0, 0, 'a', 'b', 'c', 'd', 'e', 'f'};
     struct zr_writer *w = create(ZR_RAGGED, ZR_RAW);
     struct zr_item items[] = {{"abcdef", shape, 2}, {"x", NULL, 0}};
@@ -186,7 +186,8 @@ START_TEST(a_record_of_exactly_2_gib_is_taken)
 {
     skip_under(UNDER_ASAN || UNDER_TSAN, "two gigabytes are too slow under a sanitizer");
     const uint64_t shape = (uint64_t)1 << 31;
-    struct zr_writer_options o = {.codec = ZR_ZSTD, .dtype = "|u1", .ndim = 1, .item_shape = &shape};
+    struct zr_writer_options o = {
+        .codec = ZR_ZSTD, .dtype = "|u1", .ndim = 1, .item_shape = &shape};
     struct zr_writer *w;
     struct zr_location loc;
     o.level = -50;
@@ -269,7 +270,8 @@ START_TEST(working_memory_stays_bounded_for_a_large_batch)
     enum { MIB = 128 };
     struct rusage before, after;
     uint64_t shape = 1 << 12;
-    struct zr_writer_options o = {.dtype = "|u1", .ndim = 1, .item_shape = &shape, .codec = ZR_ZSTD};
+    struct zr_writer_options o = {
+        .dtype = "|u1", .ndim = 1, .item_shape = &shape, .codec = ZR_ZSTD};
     struct zr_writer *w;
     o.durability = ZR_NO_FSYNC;
     zr_set_thread_count(2);

@@ -27,8 +27,9 @@ END_TEST
 
 START_TEST(blocks_are_aligned_and_writable_to_their_end)
 {
-    static const size_t sizes[] = {1, 63, 64, 192, 193, 255, 256, 257, 4095, 65536, MIB, 2 * MIB - 64,
-                                   2 * MIB - 63, 2 * MIB, 2 * MIB + 1, 5 * MIB, 32 * MIB + 7};
+    static const size_t sizes[] = {
+        1,     63,  64,           192,          193,     255,         256,     257,         4095,
+        65536, MIB, 2 * MIB - 64, 2 * MIB - 63, 2 * MIB, 2 * MIB + 1, 5 * MIB, 32 * MIB + 7};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         uint8_t *p = zr_buffer_alloc(sizes[i]);
         ck_assert_ptr_nonnull(p);

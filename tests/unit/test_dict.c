@@ -98,8 +98,10 @@ START_TEST(samples_of_nothing_are_refused)
 {
     char dict[1000];
     size_t sizes[20] = {0}, nbytes = 7;
-    expect_error(zr_dict_train("", sizes, 0, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN, "0 samples");
-    expect_error(zr_dict_train("", sizes, 20, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN, "20 samples");
+    expect_error(zr_dict_train("", sizes, 0, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN,
+                 "0 samples");
+    expect_error(zr_dict_train("", sizes, 20, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN,
+                 "20 samples");
     ck_assert_uint_eq(nbytes, 7);
 }
 END_TEST
@@ -112,7 +114,8 @@ START_TEST(a_dictionary_too_small_to_train_is_refused)
         fill_record(i, samples + i * ROW_NBYTES, ROW_NBYTES);
         sizes[i] = ROW_NBYTES;
     }
-    expect_error(zr_dict_train(samples, sizes, 600, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN, "");
+    expect_error(zr_dict_train(samples, sizes, 600, dict, sizeof dict, &nbytes, &err), ZR_E_TRAIN,
+                 "");
     free(samples);
 }
 END_TEST
@@ -126,7 +129,8 @@ START_TEST(a_damaged_record_stops_training_by_name)
     struct zr_location loc;
     expect_ok(zr_reader_locate(r, 1234, &loc, &err));
     flip(at("s/data.zr"), loc.data_off);
-    expect_error(zr_dict_train_store(r, ZR_TIER_FAST, &dict, &nbytes, &err), ZR_E_CORRUPT, "record 1234");
+    expect_error(zr_dict_train_store(r, ZR_TIER_FAST, &dict, &nbytes, &err), ZR_E_CORRUPT,
+                 "record 1234");
     ck_assert_ptr_null(dict);
     zr_reader_close(r);
 }

@@ -73,9 +73,9 @@ START_TEST(an_errno_becomes_code_and_words)
 {
     static const struct {
         int sys_errno, code;
-    } cases[] = {{ENOSPC, ZR_E_NO_SPACE},   {EDQUOT, ZR_E_NO_SPACE},   {ENOENT, ZR_E_NOT_FOUND},
-                 {EACCES, ZR_E_PERMISSION}, {EROFS, ZR_E_PERMISSION},  {EPERM, ZR_E_PERMISSION},
-                 {ENOMEM, ZR_E_NOMEM},      {EEXIST, ZR_E_EXISTS},     {EIO, ZR_E_IO},
+    } cases[] = {{ENOSPC, ZR_E_NO_SPACE},   {EDQUOT, ZR_E_NO_SPACE},  {ENOENT, ZR_E_NOT_FOUND},
+                 {EACCES, ZR_E_PERMISSION}, {EROFS, ZR_E_PERMISSION}, {EPERM, ZR_E_PERMISSION},
+                 {ENOMEM, ZR_E_NOMEM},      {EEXIST, ZR_E_EXISTS},    {EIO, ZR_E_IO},
                  {ENOTEMPTY, ZR_E_EXISTS},  {EMFILE, ZR_E_IO}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct zr_error err;

@@ -14,7 +14,7 @@
 
 enum fault {
     NONE,
-    KILL_BEFORE, /* the process dies instead of the call */
+    KILL_BEFORE,  /* the process dies instead of the call */
     KILL_HALFWAY, /* a write is torn in the middle, then it dies */
     KILL_AFTER,
     FAIL_ONCE,
@@ -45,7 +45,8 @@ static bool enter_call(void)
     unsigned call = atomic_fetch_add(&plan.calls, 1) + 1;
     if (call == plan.at && plan.fault == KILL_BEFORE)
         kill(getpid(), SIGKILL);
-    if ((plan.fault == FAIL_ONCE && call == plan.at) || (plan.fault == FAIL_FROM && call >= plan.at)) {
+    if ((plan.fault == FAIL_ONCE && call == plan.at) ||
+        (plan.fault == FAIL_FROM && call >= plan.at)) {
         errno = plan.sys_errno;
         return true;
     }
@@ -154,8 +155,10 @@ struct build {
     bool durable;
 };
 
-static const struct build builds[] = {{ZR_DENSE, ZR_RAW, true},       {ZR_DENSE, ZR_ZSTD, false},
-                                      {ZR_RAGGED, ZR_ZSTD_DICT, true}, {ZR_RAGGED, ZR_RAW, false}};
+static const struct build builds[] = {{ZR_DENSE, ZR_RAW, true},
+                                      {ZR_DENSE, ZR_ZSTD, false},
+                                      {ZR_RAGGED, ZR_ZSTD_DICT, true},
+                                      {ZR_RAGGED, ZR_RAW, false}};
 
 static uint8_t rows[TOTAL * ROW_NBYTES];
 static uint64_t shapes[TOTAL][4];
@@ -277,7 +280,12 @@ START_TEST(everything_is_durable_before_it_is_visible)
     expect_ok(append(w, &b, 0, TOTAL, &err));
     memset(history, 0, sizeof history);
     expect_ok(zr_writer_close(w, &err));
-    ck_assert_str_eq(history, "f" "wf" "f" "wf" "f" "rf");
+    ck_assert_str_eq(history, "f"
+                              "wf"
+                              "f"
+                              "wf"
+                              "f"
+                              "rf");
 }
 END_TEST
 

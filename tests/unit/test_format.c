@@ -15,9 +15,9 @@ static void make_page(void)
 
 START_TEST(the_page_has_the_bytes_of_the_format)
 {
-    static const uint8_t start[32] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 1,  0xff, 0xee,
-                                      0xdd, 0xcc, 0xbb, 0xaa, 0x99, 20,   0,    0,    0,  0,    0,
-                                      0,    0,    0,    0,    0,    0,    0,    0,    0,  1};
+    static const uint8_t start[32] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 1, 0xff, 0xee,
+                                      0xdd, 0xcc, 0xbb, 0xaa, 0x99, 20,   0,    0,    0, 0,    0,
+                                      0,    0,    0,    0,    0,    0,    0,    0,    0, 1};
     make_page();
     ck_assert_mem_eq(page, start, sizeof start);
     ck_assert_mem_eq(page + 32, schema, sizeof schema);
@@ -131,22 +131,22 @@ struct entry_case {
 static const struct entry_case entry_cases[] = {
     {{0, 100, 100}, ZR_RAW, 100, true},
     {{900, 100, 100}, ZR_RAW, 100, true},
-    {{901, 100, 100}, ZR_RAW, 100, false},          /* one byte past the end */
-    {{UINT64_MAX, 100, 100}, ZR_RAW, 100, false},   /* the sum wraps */
+    {{901, 100, 100}, ZR_RAW, 100, false},        /* one byte past the end */
+    {{UINT64_MAX, 100, 100}, ZR_RAW, 100, false}, /* the sum wraps */
     {{UINT64_MAX - 99, 100, 100}, ZR_RAW, 100, false},
     {{0, 0, 100}, ZR_ZSTD, 100, false},
     {{0, 100, 0}, ZR_ZSTD, 0, false},
     {{1000, 0, 100}, ZR_ZSTD, 100, false},
-    {{0, 100, 101}, ZR_RAW, 0, false},              /* raw: sizes differ */
-    {{0, 100, 99}, ZR_ZSTD, 100, false},            /* not the schema's row */
-    {{0, 120, 100}, ZR_ZSTD, 100, true},            /* incompressible: larger than the row */
+    {{0, 100, 101}, ZR_RAW, 0, false},   /* raw: sizes differ */
+    {{0, 100, 99}, ZR_ZSTD, 100, false}, /* not the schema's row */
+    {{0, 120, 100}, ZR_ZSTD, 100, true}, /* incompressible: larger than the row */
     {{0, 20, 9}, ZR_ZSTD, 0, true},
-    {{0, 20, 8}, ZR_ZSTD, 0, false},                /* a rank and nothing after it */
+    {{0, 20, 8}, ZR_ZSTD, 0, false}, /* a rank and nothing after it */
     {{0, 9, 9}, ZR_RAW, 0, true},
-    {{0, 100, 1u << 31}, ZR_ZSTD, 0, false},        /* 100 bytes cannot hold 2 GiB */
+    {{0, 100, 1u << 31}, ZR_ZSTD, 0, false}, /* 100 bytes cannot hold 2 GiB */
     {{0, 100, (1u << 31) + 1}, ZR_ZSTD, 0, false},
     {{0, 100, UINT32_MAX}, ZR_ZSTD, 0, false},
-    {{0, 100, 26 * 131072}, ZR_ZSTD, 0, true},      /* 25 blocks of one repeated byte, and slack */
+    {{0, 100, 26 * 131072}, ZR_ZSTD, 0, true}, /* 25 blocks of one repeated byte, and slack */
     {{0, 100, 26 * 131072 + 1}, ZR_ZSTD, 0, false},
 };
 

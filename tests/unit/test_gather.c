@@ -21,74 +21,99 @@ static struct zr_reader *open_kind(int geometry, int codec, int access, bool is_
     return open_with(path, access, false);
 }
 
-#define FOR_EACH_KIND(r)                                                                           \
-    for (int kind_ = 0; kind_ < 12; kind_++)                                                       \
-        for (struct zr_reader *r = open_kind(kind_ / 6, kind_ % 6 / 2, kind_ % 2, false); r;       \
-             zr_reader_close(r), r = NULL)
+/* Both geometries, every codec, mapped and not. */
+static void for_each_kind(void (*check)(struct zr_reader *r))
+{
+    for (int kind = 0; kind < 12; kind++) {
+        struct zr_reader *r = open_kind(kind / 6, kind % 6 / 2, kind % 2, false);
+        check(r);
+        zr_reader_close(r);
+    }
+}
+
+static void gather_any_order(struct zr_reader *r)
+{
+    static uint64_t ids[5000];
+    unsigned seed = 1;
+    for (size_t i = 0; i < COUNT(ids); i++)
+        ids[i] = i % 3 ? (uint64_t)rand_r(&seed) % N : ids[i / 2];
+    expect_ok(gather_ids(r, ids, COUNT(ids), &err));
+    for (size_t i = 0; i < COUNT(ids); i++)
+        ids[i] = N - 1;
+    expect_ok(gather_ids(r, ids, 600, &err));
+}
 
 START_TEST(any_order_with_repeats)
 {
     zr_set_thread_count(4);
-    FOR_EACH_KIND (r) {
-        static uint64_t ids[5000];
-        unsigned seed = 1;
-        for (size_t i = 0; i < COUNT(ids); i++)
-            ids[i] = i % 3 ? (uint64_t)rand_r(&seed) % N : ids[i / 2];
-        expect_ok(gather_ids(r, ids, COUNT(ids), &err));
-        for (size_t i = 0; i < COUNT(ids); i++)
-            ids[i] = N - 1;
-        expect_ok(gather_ids(r, ids, 600, &err));
-    }
+    for_each_kind(gather_any_order);
 }
 END_TEST
+
+static void gather_small_batches(struct zr_reader *r)
+{
+    for (size_t count = 0; count < 40; count++) {
+        uint64_t ids[40];
+        for (size_t i = 0; i < count; i++)
+            ids[i] = N - 1 - i * 7;
+        expect_ok(gather_ids(r, ids, count, &err));
+    }
+}
 
 START_TEST(batches_of_every_small_size)
 {
-    FOR_EACH_KIND (r)
-        for (size_t count = 0; count < 40; count++) {
-            uint64_t ids[40];
-            for (size_t i = 0; i < count; i++)
-                ids[i] = N - 1 - i * 7;
-            expect_ok(gather_ids(r, ids, count, &err));
-        }
+    for_each_kind(gather_small_batches);
 }
 END_TEST
+
+static void refuse_ids_out_of_range(struct zr_reader *r)
+{
+    static const uint64_t bad[] = {N,
+                                   N + 1,
+                                   UINT64_MAX,
+                                   UINT64_MAX - 1,
+                                   (uint64_t)1 << 63,
+                                   UINT64_MAX / 16,
+                                   UINT64_MAX / 16 + 1};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        uint64_t ids[] = {1, 2, bad[i], N + 5}, offsets[5];
+        uint8_t out[4 * ROW_NBYTES];
+        struct zr_error e;
+        memset(out, 0xee, sizeof out);
+        int rc = r->schema.geometry == ZR_DENSE ? zr_gather_dense(r, ids, 4, out, sizeof out, &e)
+                                                : zr_gather_ragged_plan(r, ids, 4, offsets, &e);
+        ck_assert_int_eq(rc, ZR_E_RANGE);
+        ck_assert_uint_eq(e.record, bad[i]);
+        ck_assert_ptr_nonnull(strstr(e.message, "is out of range: the store has 3000"));
+        for (size_t k = 0; k < sizeof out; k++)
+            ck_assert_int_eq(out[k], 0xee);
+        if (r->schema.geometry == ZR_RAGGED)
+            expect_error(zr_gather_ragged(r, ids, 4, out, offsets, &err), ZR_E_RANGE, "");
+    }
+}
 
 START_TEST(ids_out_of_range_fail_before_anything_is_read)
 {
-    static const uint64_t bad[] = {N, N + 1, UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 63,
-                                   UINT64_MAX / 16, UINT64_MAX / 16 + 1};
-    FOR_EACH_KIND (r)
-        for (size_t i = 0; i < COUNT(bad); i++) {
-            uint64_t ids[] = {1, 2, bad[i], N + 5}, offsets[5];
-            uint8_t out[4 * ROW_NBYTES];
-            struct zr_error e;
-            memset(out, 0xee, sizeof out);
-            int rc = r->schema.geometry == ZR_DENSE
-                         ? zr_gather_dense(r, ids, 4, out, sizeof out, &e)
-                         : zr_gather_ragged_plan(r, ids, 4, offsets, &e);
-            ck_assert_int_eq(rc, ZR_E_RANGE);
-            ck_assert_uint_eq(e.record, bad[i]);
-            ck_assert_ptr_nonnull(strstr(e.message, "is out of range: the store has 3000"));
-            for (size_t k = 0; k < sizeof out; k++)
-                ck_assert_int_eq(out[k], 0xee);
-            if (r->schema.geometry == ZR_RAGGED)
-                expect_error(zr_gather_ragged(r, ids, 4, out, offsets, &err), ZR_E_RANGE, "");
-        }
+    for_each_kind(refuse_ids_out_of_range);
 }
 END_TEST
 
-START_TEST(the_other_geometry_is_refused)
+static void refuse_other_geometry(struct zr_reader *r)
 {
     uint64_t id = 0, offsets[2] = {0, 0};
     uint8_t out[1];
-    FOR_EACH_KIND (r)
-        if (r->schema.geometry == ZR_RAGGED) {
-            expect_error(zr_gather_dense(r, &id, 1, out, 1, &err), ZR_E_GEOMETRY, "ragged, not dense");
-        } else {
-            expect_error(zr_gather_ragged_plan(r, &id, 1, offsets, &err), ZR_E_GEOMETRY, "dense, not ragged");
-            expect_error(zr_gather_ragged(r, &id, 1, out, offsets, &err), ZR_E_GEOMETRY, "");
-        }
+    if (r->schema.geometry == ZR_RAGGED) {
+        expect_error(zr_gather_dense(r, &id, 1, out, 1, &err), ZR_E_GEOMETRY, "ragged, not dense");
+    } else {
+        expect_error(zr_gather_ragged_plan(r, &id, 1, offsets, &err), ZR_E_GEOMETRY,
+                     "dense, not ragged");
+        expect_error(zr_gather_ragged(r, &id, 1, out, offsets, &err), ZR_E_GEOMETRY, "");
+    }
+}
+
+START_TEST(the_other_geometry_is_refused)
+{
+    for_each_kind(refuse_other_geometry);
 }
 END_TEST
 
@@ -104,28 +129,31 @@ START_TEST(a_destination_one_byte_too_small_is_refused)
 }
 END_TEST
 
+static void keep_inside_the_batch(struct zr_reader *r)
+{
+    static uint64_t ids[N], offsets[N + 1];
+    for (uint64_t i = 0; i < N; i++)
+        ids[i] = (i * 17) % N;
+    uint64_t nbytes = (uint64_t)N * ROW_NBYTES;
+    if (r->schema.geometry == ZR_RAGGED) {
+        expect_ok(zr_gather_ragged_plan(r, ids, N, offsets, &err));
+        nbytes = offsets[N];
+    }
+    uint8_t *out = malloc(nbytes + 64);
+    memset(out + nbytes, 0xee, 64);
+    if (r->schema.geometry == ZR_RAGGED)
+        expect_ok(zr_gather_ragged(r, ids, N, out, offsets, &err));
+    else
+        expect_ok(zr_gather_dense(r, ids, N, out, nbytes, &err));
+    for (int k = 0; k < 64; k++)
+        ck_assert_int_eq(out[nbytes + (uint64_t)k], 0xee);
+    free(out);
+}
+
 START_TEST(nothing_is_written_past_the_batch)
 {
     zr_set_thread_count(4);
-    FOR_EACH_KIND (r) {
-        static uint64_t ids[N], offsets[N + 1];
-        for (uint64_t i = 0; i < N; i++)
-            ids[i] = (i * 17) % N;
-        uint64_t nbytes = (uint64_t)N * ROW_NBYTES;
-        if (r->schema.geometry == ZR_RAGGED) {
-            expect_ok(zr_gather_ragged_plan(r, ids, N, offsets, &err));
-            nbytes = offsets[N];
-        }
-        uint8_t *out = malloc(nbytes + 64);
-        memset(out + nbytes, 0xee, 64);
-        if (r->schema.geometry == ZR_RAGGED)
-            expect_ok(zr_gather_ragged(r, ids, N, out, offsets, &err));
-        else
-            expect_ok(zr_gather_dense(r, ids, N, out, nbytes, &err));
-        for (int k = 0; k < 64; k++)
-            ck_assert_int_eq(out[nbytes + (uint64_t)k], 0xee);
-        free(out);
-    }
+    for_each_kind(keep_inside_the_batch);
 }
 END_TEST
 
@@ -160,7 +188,8 @@ START_TEST(a_frame_whose_size_disagrees_fails_by_name)
     patch32(at("s/meta.zr"), 4096 + 50 * 16 + 12, logic + 1);
     for (int access = ZR_ACCESS_MAP; access <= ZR_ACCESS_READ; access++) {
         r = open_with(at("s"), access, false);
-        expect_error(gather_one(r, 50, &err), ZR_E_CORRUPT, "data.zr: record 50: frame content size");
+        expect_error(gather_one(r, 50, &err), ZR_E_CORRUPT,
+                     "data.zr: record 50: frame content size");
         expect_ok(gather_one(r, 49, &err));
         expect_ok(gather_one(r, 51, &err));
         zr_reader_close(r);
@@ -263,12 +292,15 @@ START_TEST(data_truncated_inside_a_record_and_a_page)
 }
 END_TEST
 
+static void read_deleted(struct zr_reader *r)
+{
+    remove_tree(r->path);
+    check_all_records(r, N);
+}
+
 START_TEST(a_store_deleted_while_open_still_reads)
 {
-    FOR_EACH_KIND (r) {
-        remove_tree(r->path);
-        check_all_records(r, N);
-    }
+    for_each_kind(read_deleted);
 }
 END_TEST
 
@@ -354,44 +386,50 @@ static void start_callers(struct zr_reader *r, pthread_t *t, struct caller *c, i
     }
 }
 
+static void gather_from_8_threads(struct zr_reader *r)
+{
+    pthread_t t[8];
+    struct caller c[8];
+    start_callers(r, t, c, 8);
+    for (int i = 0; i < 8; i++)
+        pthread_join(t[i], NULL);
+}
+
 START_TEST(eight_threads_gather_on_one_handle)
 {
     zr_set_thread_count(4);
-    FOR_EACH_KIND (r) {
-        pthread_t t[8];
-        struct caller c[8];
-        start_callers(r, t, c, 8);
-        for (int i = 0; i < 8; i++)
-            pthread_join(t[i], NULL);
-    }
+    for_each_kind(gather_from_8_threads);
 }
 END_TEST
+
+static void gather_in_children(struct zr_reader *r)
+{
+    pthread_t t[3];
+    struct caller c[3];
+    gather_often(r, 99, 1); /* the workers run */
+    start_callers(r, t, c, 3);
+    for (int i = 0; i < 4; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            gather_often(r, (unsigned)i, 3);
+            zr_reader_close(r);
+            _exit(0);
+        }
+        ck_assert(child > 0 && waitpid(child, &status, 0) == child);
+        ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "child ended with %#x", status);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(t[i], NULL);
+    gather_often(r, 7, 1); /* the child's close took nothing from the parent */
+}
 
 START_TEST(a_child_forked_while_others_gather_gathers_too)
 {
     skip_fork_of_threads();
     zr_set_thread_count(3);
-    FOR_EACH_KIND (r) {
-        pthread_t t[3];
-        struct caller c[3];
-        gather_often(r, 99, 1); /* the workers run */
-        start_callers(r, t, c, 3);
-        for (int i = 0; i < 4; i++) {
-            int status;
-            pid_t child = fork();
-            if (child == 0) {
-                alarm(30);
-                gather_often(r, (unsigned)i, 3);
-                zr_reader_close(r);
-                _exit(0);
-            }
-            ck_assert(child > 0 && waitpid(child, &status, 0) == child);
-            ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "child ended with %#x", status);
-        }
-        for (int i = 0; i < 3; i++)
-            pthread_join(t[i], NULL);
-        gather_often(r, 7, 1); /* the child's close took nothing from the parent */
-    }
+    for_each_kind(gather_in_children);
 }
 END_TEST
 

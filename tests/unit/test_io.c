@@ -281,7 +281,8 @@ END_TEST
 START_TEST(writes_and_reservations_report_their_errno)
 {
     spit(at("f"), "", 0);
-    int ro = open(at("f"), O_RDONLY), rw = open(at("f"), O_RDWR), full = open("/dev/full", O_WRONLY);
+    int ro = open(at("f"), O_RDONLY), rw = open(at("f"), O_RDWR),
+        full = open("/dev/full", O_WRONLY);
     ck_assert_int_eq(zri_write_full(ro, "x", 1, 0), EBADF);
     ck_assert_int_eq(zri_write_full(rw, "0123456789", 10, 5), 0);
     ck_assert_uint_eq(file_nbytes(at("f")), 15);

@@ -13,15 +13,24 @@ static const struct golden {
     const char *text;
 } goldens[] = {
     {"<f4", 0, {0}, 128, "{'descr': '<f4', 'fortran_order': False, 'shape': (), }"},
-    {"|u1", 3, {32, 32, 3}, 128, "{'descr': '|u1', 'fortran_order': False, 'shape': (32, 32, 3), }"},
+    {"|u1",
+     3,
+     {32, 32, 3},
+     128,
+     "{'descr': '|u1', 'fortran_order': False, 'shape': (32, 32, 3), }"},
     {">i4", 1, {7}, 128, "{'descr': '>i4', 'fortran_order': False, 'shape': (7,), }"},
-    {"<M8[ns]", 2, {2, 3}, 128,
-     "{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (2, 3), }"},
+    {"<M8[ns]", 2, {2, 3}, 128, "{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (2, 3), }"},
     {"|b1", 2, {0, 5}, 128, "{'descr': '|b1', 'fortran_order': False, 'shape': (0, 5), }"},
     {"<U3", 1, {4}, 128, "{'descr': '<U3', 'fortran_order': False, 'shape': (4,), }"},
-    {"<c16", 9, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 128,
+    {"<c16",
+     9,
+     {1, 1, 1, 1, 1, 1, 1, 1, 1},
+     128,
      "{'descr': '<c16', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 1, 1), }"},
-    {"|S5", 1, {12345678901}, 128,
+    {"|S5",
+     1,
+     {12345678901},
+     128,
      "{'descr': '|S5', 'fortran_order': False, 'shape': (12345678901,), }"},
 };
 
@@ -190,8 +199,8 @@ START_TEST(a_file_cut_at_any_length_is_refused)
     for (size_t cut_at = 0; cut_at < n + 48; cut_at++) {
         uint8_t *copy = malloc(cut_at + 1);
         memcpy(copy, buf, cut_at < n ? cut_at : n);
-        expect_error(zr_npy_parse(copy, cut_at < n ? cut_at : n, cut_at, "x", &npy, &err),
-                     ZR_E_NPY, "x: ");
+        expect_error(zr_npy_parse(copy, cut_at < n ? cut_at : n, cut_at, "x", &npy, &err), ZR_E_NPY,
+                     "x: ");
         free(copy);
     }
 }

@@ -114,10 +114,8 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        hints_of_any_ids_are_harmless,
-        hints_on_an_empty_store_are_harmless,
-        hints_on_truncated_files_are_harmless,
-        hints_on_damaged_entries_are_harmless,
+        hints_of_any_ids_are_harmless,          hints_on_an_empty_store_are_harmless,
+        hints_on_truncated_files_are_harmless,  hints_on_damaged_entries_are_harmless,
         a_hint_brings_cold_records_into_memory,
     };
     return run_tests("prefetch", tests, COUNT(tests), 60);

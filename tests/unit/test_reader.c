@@ -372,10 +372,19 @@ START_TEST(schemas_that_no_store_may_have_are_refused)
 #define REFUSED(bytes, why)                                                                        \
     set_schema(bytes, sizeof bytes - 1);                                                           \
     expect_no_store(at("s"), ZR_E_SCHEMA, why)
-    REFUSED("\x81\xa5" "dtype\xa2|O", "object");
-    REFUSED("\x81\xa5" "dtype\x91\x92\xa1" "a\xa3<i4", "meta.zr: schema dtype is not a string");
-    REFUSED("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\0", "no bytes");
-    REFUSED("\x82\xa5" "dtype\xa3<i4\xa8metadata\x80", "neither");
+    REFUSED("\x81\xa5"
+            "dtype\xa2|O",
+            "object");
+    REFUSED("\x81\xa5"
+            "dtype\x91\x92\xa1"
+            "a\xa3<i4",
+            "meta.zr: schema dtype is not a string");
+    REFUSED("\x82\xa5"
+            "dtype\xa3<i4\xaaitem_shape\x91\0",
+            "no bytes");
+    REFUSED("\x82\xa5"
+            "dtype\xa3<i4\xa8metadata\x80",
+            "neither");
     REFUSED("\xdf\xff\xff\xff\xff", "not a map");
     REFUSED("\xc1", "not a map");
 #undef REFUSED
@@ -520,8 +529,8 @@ END_TEST
 
 START_TEST(locating_ids_out_of_range_fails_and_touches_nothing)
 {
-    static const uint64_t bad[] = {N, N + 1, (uint64_t)1 << 32, UINT64_MAX / 16, UINT64_MAX - 1,
-                                   UINT64_MAX};
+    static const uint64_t bad[] = {
+        N, N + 1, (uint64_t)1 << 32, UINT64_MAX / 16, UINT64_MAX - 1, UINT64_MAX};
     struct zr_reader *r = open_store(dense(ZR_RAW));
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct zr_location loc = {7, 7, 7};
@@ -553,9 +562,9 @@ START_TEST(a_damaged_entry_fails_that_record_alone)
         uint64_t field; /* offset in the entry */
         uint32_t value;
         const char *why;
-    } damage[] = {{4, 1, "past the end"},       {0, 0xffffffff, "past the end"},
+    } damage[] = {{4, 1, "past the end"},          {0, 0xffffffff, "past the end"},
                   {8, 0xffffffff, "past the end"}, {8, 0, "zero length"},
-                  {12, 0, "zero length"},       {12, 0xffffffff, "2 GiB"},
+                  {12, 0, "zero length"},          {12, 0xffffffff, "2 GiB"},
                   {12, ROW_NBYTES + 1, "schema"}};
     bare(ZR_ZSTD);
     for (size_t i = 0; i < COUNT(damage); i++)

@@ -59,7 +59,8 @@ START_TEST(ids_out_of_range_have_no_npy)
         make_store(at("s%d", geometry), geometry, ZR_ZSTD, N);
         struct zr_reader *r = open_store(at("s%d", geometry));
         for (size_t i = 0; i < COUNT(bad); i++) {
-            expect_error(zr_record_npy_nbytes(r, bad[i], &nbytes, &err), ZR_E_RANGE, "out of range");
+            expect_error(zr_record_npy_nbytes(r, bad[i], &nbytes, &err), ZR_E_RANGE,
+                         "out of range");
             expect_error(zr_record_npy(r, bad[i], &block, &npy, &nbytes, &err), ZR_E_RANGE, "");
         }
         ck_assert(block == (void *)7 && !npy && nbytes == 7);
@@ -107,8 +108,8 @@ START_TEST(a_damaged_prefix_is_refused_by_every_way_to_read)
     static const struct {
         uint64_t words[3];
         uint32_t logic;
-    } damage[] = {{{65, 0, 0}, 24},        {{UINT64_MAX, 0, 0}, 24},   {{3, 1, 1}, 24},
-                  {{2, 1, 1}, 24},         {{1, 7, 0}, 24},            {{1, 0, 0}, 24},
+    } damage[] = {{{65, 0, 0}, 24},         {{UINT64_MAX, 0, 0}, 24}, {{3, 1, 1}, 24},
+                  {{2, 1, 1}, 24},          {{1, 7, 0}, 24},          {{1, 0, 0}, 24},
                   {{1, UINT64_MAX, 0}, 24}, {{1, 9, 0}, 24}};
     for (size_t i = 0; i < COUNT(damage); i++) {
         uint64_t nbytes, id = N - 1, offsets[2], out[8];
@@ -118,11 +119,14 @@ START_TEST(a_damaged_prefix_is_refused_by_every_way_to_read)
         replace_last(damage[i].words, damage[i].logic, damage[i].logic);
         for (int access = ZR_ACCESS_MAP; access <= ZR_ACCESS_READ; access++) {
             struct zr_reader *r = open_with(at("s"), access, false);
-            expect_error(zr_record_npy_nbytes(r, id, &nbytes, &err), ZR_E_CORRUPT, "record 39: the shape prefix");
-            expect_error(zr_record_npy(r, id, &block, &npy, &nbytes, &err), ZR_E_CORRUPT, "record 39: the shape prefix");
+            expect_error(zr_record_npy_nbytes(r, id, &nbytes, &err), ZR_E_CORRUPT,
+                         "record 39: the shape prefix");
+            expect_error(zr_record_npy(r, id, &block, &npy, &nbytes, &err), ZR_E_CORRUPT,
+                         "record 39: the shape prefix");
             expect_ok(zr_gather_ragged_plan(r, &id, 1, offsets, &err));
             ck_assert_uint_le(offsets[1], sizeof out);
-            expect_error(zr_gather_ragged(r, &id, 1, out, offsets, &err), ZR_E_CORRUPT, "record 39: the shape prefix");
+            expect_error(zr_gather_ragged(r, &id, 1, out, offsets, &err), ZR_E_CORRUPT,
+                         "record 39: the shape prefix");
             check_npy(r, N - 2);
             zr_reader_close(r);
         }
@@ -133,8 +137,8 @@ END_TEST
 
 START_TEST(an_impossible_sidecar_row_is_not_believed)
 {
-    static const uint8_t rows[][3] = {
-        {0x80, 0, 63}, {0x80, 0, 255}, {0x80, 0, 65}, {0, 0, 1}, {0x81, 0, 1}, {0xc0, 0xff, 1}};
+    static const uint8_t rows[][3] = {{0x80, 0, 63}, {0x80, 0, 255}, {0x80, 0, 65},
+                                      {0, 0, 1},     {0x81, 0, 1},   {0xc0, 0xff, 1}};
     make_store(at("s"), ZR_RAGGED, ZR_ZSTD, N);
     for (size_t i = 0; i < COUNT(rows); i++) {
         patch(at("s/side.zr"), 64 + 5 * 16 + 8, rows[i], 3);

@@ -12,7 +12,13 @@ static const struct {
     struct zr_sampler s;
     uint64_t step, ids[4];
 } goldens[] = {
-#define G(length, batch, seed, mode, step, ...) {{length, batch, seed, mode}, step, {__VA_ARGS__}}
+#define G(length, batch, seed, mode, step, ...)                                                    \
+    {                                                                                              \
+        {length, batch, seed, mode}, step,                                                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
     G(10, 4, 42, ZR_SEQUENTIAL, 3, 2, 3, 4, 5),
     G(10, 4, 42, ZR_IID, 0, 9, 3, 5, 6),
     G(1000000, 4, 42, ZR_IID, 7, 16151, 126230, 285902, 6535),
@@ -27,8 +33,8 @@ static const struct {
     G(1000000, 4, 42, ZR_CYCLIC, 0, 648621, 924192, 23238, 193361),
     G(1000000, 4, 42, ZR_CYCLIC, 250000, 234770, 605975, 415009, 743778),
     G(POW(40), 4, 3, ZR_CYCLIC, 9, 432696216884, 776681162166, 20942997439, 788631351941),
-    G(POW(63) + 5, 4, 3, ZR_CYCLIC, 9, 8587143520207917821, 658203716620728734,
-      7628941482242920457, 8573669301788331263),
+    G(POW(63) + 5, 4, 3, ZR_CYCLIC, 9, 8587143520207917821, 658203716620728734, 7628941482242920457,
+      8573669301788331263),
     G(UINT64_MAX, 4, UINT64_MAX, ZR_CYCLIC, 12345678901234, 5998533747746430018,
       6473637816879477293, 11995877008870837382u, 10562240753752859526u),
 #undef G
@@ -85,8 +91,8 @@ static int compare(const void *a, const void *b)
 START_TEST(huge_lengths_stay_inside_and_never_repeat)
 {
     enum { SAMPLES = 20000 };
-    static const uint64_t lengths[] = {POW(32) - 1, POW(32),     POW(32) + 1, POW(40),   POW(40) + 1,
-                                       POW(63) - 1, POW(63),     POW(63) + 1, UINT64_MAX};
+    static const uint64_t lengths[] = {POW(32) - 1, POW(32), POW(32) + 1, POW(40),   POW(40) + 1,
+                                       POW(63) - 1, POW(63), POW(63) + 1, UINT64_MAX};
     static uint64_t ids[SAMPLES];
     for (size_t k = 0; k < COUNT(lengths); k++) {
         uint64_t n = lengths[k];
@@ -243,7 +249,8 @@ static void check_uniform(const uint64_t *counts, size_t bins, double expected, 
 START_TEST(iid_draws_are_uniform_for_awkward_lengths)
 {
     enum { BINS = 64, BATCH = 64 * 2000 };
-    static const uint64_t lengths[] = {64, 3ull * POW(30), POW(32) - 64, 3ull * POW(62), POW(63) + POW(62)};
+    static const uint64_t lengths[] = {64, 3ull * POW(30), POW(32) - 64, 3ull * POW(62),
+                                       POW(63) + POW(62)};
     static uint64_t ids[BATCH];
     for (size_t k = 0; k < COUNT(lengths); k++) {
         uint64_t counts[BINS] = {0};

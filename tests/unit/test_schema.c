@@ -9,12 +9,19 @@ START_TEST(itemsizes_are_numpys)
     static const struct {
         const char *dtype;
         uint64_t itemsize;
-    } sound[] = {{"|b1", 1},      {"|i1", 1},       {"|u1", 1},       {"<i2", 2},   {">i4", 4},
-                 {"<u8", 8},      {"<f2", 2},       {"<f4", 4},       {">f8", 8},   {"<f16", 16},
-                 {"<c8", 8},      {"<c16", 16},     {"<c32", 32},     {"|S1", 1},   {"|S1000", 1000},
-                 {"<U3", 12},     {">U1", 4},       {"|V7", 7},       {"<M8", 8},   {"<M8[ns]", 8},
-                 {">m8[D]", 8},   {"<M8[25s]", 8},  {"<m8[generic]", 8}, {"<M8[ms]", 8},
-                 {"<m8[as]", 8},  {"|V2147483648", 2147483648}};
+    } sound[] = {{"|b1", 1},          {"|i1", 1},
+                 {"|u1", 1},          {"<i2", 2},
+                 {">i4", 4},          {"<u8", 8},
+                 {"<f2", 2},          {"<f4", 4},
+                 {">f8", 8},          {"<f16", 16},
+                 {"<c8", 8},          {"<c16", 16},
+                 {"<c32", 32},        {"|S1", 1},
+                 {"|S1000", 1000},    {"<U3", 12},
+                 {">U1", 4},          {"|V7", 7},
+                 {"<M8", 8},          {"<M8[ns]", 8},
+                 {">m8[D]", 8},       {"<M8[25s]", 8},
+                 {"<m8[generic]", 8}, {"<M8[ms]", 8},
+                 {"<m8[as]", 8},      {"|V2147483648", 2147483648}};
     for (size_t i = 0; i < COUNT(sound); i++) {
         uint64_t n = 0;
         expect_ok(zr_dtype_itemsize(sound[i].dtype, &n, &err));
@@ -25,14 +32,48 @@ END_TEST
 
 START_TEST(object_structured_and_zero_size_dtypes_are_refused)
 {
-    static const char *const bad[] = {
-        "|O",       "O",          "|O8",        "",          "<",        "<f",      "f4",
-        "=f4",      "!f4",        "float32",    "<f3",       "<f12",     "<i3",     "<i16",
-        "<i0",      "|S0",        "<U0",        "|V0",       "|b2",      "<c4",     "<c64",
-        "<f4 ",     " <f4",       "<f4,<f4",    "(2,)<f4",   "[('a', '<f4')]",
-        "<M8[xs]",  "<M8[ns",     "<M8ns]",     "<M8[]",     "<M8[ns]x", "<M4[ns]", "<M8[n]",
-        "<f99999999999999999999", "|V2147483649", "<U536870913", "|f4",  "|U3",     "<f-4", "<f+4",
-        "<x4",      "<i4\n"};
+    static const char *const bad[] = {"|O",
+                                      "O",
+                                      "|O8",
+                                      "",
+                                      "<",
+                                      "<f",
+                                      "f4",
+                                      "=f4",
+                                      "!f4",
+                                      "float32",
+                                      "<f3",
+                                      "<f12",
+                                      "<i3",
+                                      "<i16",
+                                      "<i0",
+                                      "|S0",
+                                      "<U0",
+                                      "|V0",
+                                      "|b2",
+                                      "<c4",
+                                      "<c64",
+                                      "<f4 ",
+                                      " <f4",
+                                      "<f4,<f4",
+                                      "(2,)<f4",
+                                      "[('a', '<f4')]",
+                                      "<M8[xs]",
+                                      "<M8[ns",
+                                      "<M8ns]",
+                                      "<M8[]",
+                                      "<M8[ns]x",
+                                      "<M4[ns]",
+                                      "<M8[n]",
+                                      "<f99999999999999999999",
+                                      "|V2147483649",
+                                      "<U536870913",
+                                      "|f4",
+                                      "|U3",
+                                      "<f-4",
+                                      "<f+4",
+                                      "<x4",
+                                      "<i4\n"};
     for (size_t i = 0; i < COUNT(bad); i++) {
         uint64_t n = 77;
         expect_error(zr_dtype_itemsize(bad[i], &n, &err), ZR_E_SCHEMA, "dtype");
@@ -105,8 +146,10 @@ END_TEST
 
 START_TEST(encoding_is_byte_for_byte_what_other_programs_write)
 {
-    static const char dense[] = "\x82\xa5" "dtype\xa3|u1\xaaitem_shape\x93\x20\xcc\xc8\xcd\x01\x00";
-    static const char ragged[] = "\x81\xa5" "dtype\xa3<i4";
+    static const char dense[] = "\x82\xa5"
+                                "dtype\xa3|u1\xaaitem_shape\x93\x20\xcc\xc8\xcd\x01\x00";
+    static const char ragged[] = "\x81\xa5"
+                                 "dtype\xa3<i4";
     const uint64_t shape[] = {32, 200, 256};
     uint8_t buf[ZRI_SCHEMA_MAX];
     struct zri_schema s;
@@ -125,7 +168,8 @@ END_TEST
 START_TEST(records_that_no_store_may_have_are_refused)
 {
     struct zri_schema s;
-    const uint64_t over[] = {((uint64_t)1 << 31) + 1}, most[] = {(uint64_t)1 << 31}, zero[] = {3, 0};
+    const uint64_t over[] = {((uint64_t)1 << 31) + 1}, most[] = {(uint64_t)1 << 31},
+                   zero[] = {3, 0};
     uint64_t wide[64];
     for (int i = 0; i < 64; i++)
         wide[i] = 1;
@@ -137,7 +181,10 @@ START_TEST(records_that_no_store_may_have_are_refused)
 }
 END_TEST
 
-#define S(text, why) {text, sizeof text - 1, why}
+#define S(text, why)                                                                               \
+    {                                                                                              \
+        text, sizeof text - 1, why                                                                 \
+    }
 
 static const struct {
     const char *bytes;
@@ -146,42 +193,107 @@ static const struct {
 } refused[] = {
     S("", "not a map"),
     S("\xc0", "not a map"),
-    S("\x92\xa5" "dtype\xa3<i4", "not a map"),
+    S("\x92\xa5"
+      "dtype\xa3<i4",
+      "not a map"),
     S("\x80", "no dtype"),
     S("\x81\xaaitem_shape\x91\x03", "no dtype"),
-    S("\x82\xa5" "dtype\xa3<i4", "not valid MsgPack"),
-    S("\x81\xa5" "dtype", "not a string"),
-    S("\x81\xa5" "dtype\xa3<i", "not a string"),
-    S("\x81\xa5" "dtype\x04", "not a string"),
-    S("\x81\xa5" "dtype\xa0", "not a NumPy dtype string"),
-    S("\x81\xa5" "dtype\xc4\x03<i4", "not a string"),
-    S("\x81\xa5" "dtype\xa4<i4\0", "not a NumPy dtype string"),
-    S("\x81\xa5" "dtype\xa2|O", "object"),
-    S("\x81\xa5" "dtype\x91\x92\xa1" "a\xa3<i4", "not a string"),
-    S("\x81\xa5" "dtype\xa3|S0", "size"),
+    S("\x82\xa5"
+      "dtype\xa3<i4",
+      "not valid MsgPack"),
+    S("\x81\xa5"
+      "dtype",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\xa3<i",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\x04",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\xa0",
+      "not a NumPy dtype string"),
+    S("\x81\xa5"
+      "dtype\xc4\x03<i4",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\xa4<i4\0",
+      "not a NumPy dtype string"),
+    S("\x81\xa5"
+      "dtype\xa2|O",
+      "object"),
+    S("\x81\xa5"
+      "dtype\x91\x92\xa1"
+      "a\xa3<i4",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\xa3|S0",
+      "size"),
     S("\x81\x01\xa3<i4", "neither"),
-    S("\x81\xa5" "Dtype\xa3<i4", "neither"),
-    S("\x82\xa5" "dtype\xa3<i4\xa4size\x01", "neither"),
-    S("\x82\xa5" "dtype\xa3<i4\xa5" "dtype\xa3<i4", "twice"),
-    S("\x83\xa5" "dtype\xa3<i4\xaaitem_shape\x90\xaaitem_shape\x90", "twice"),
-    S("\x81\xa5" "dtype\xa3<i4\xc0", "after its map"),
-    S("\x81\xa5" "dtype\xa3<i4\0", "after its map"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xc0", "not an array"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xa1" "3", "not an array"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xff", "non-negative"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xc3", "non-negative"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xca\x40\0\0\0", "non-negative"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\x91\x01", "non-negative"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x92\x01", "non-negative"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\0", "no bytes"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "2 GiB"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xdc\0\x40", "64 dim"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xdc\xff\xff", "64 dim"),
-    S("\x82\xa5" "dtype\xa3<i4\xaaitem_shape\xdd\xff\xff\xff\xff", "not an array"),
+    S("\x81\xa5"
+      "Dtype\xa3<i4",
+      "neither"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xa4size\x01",
+      "neither"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xa5"
+      "dtype\xa3<i4",
+      "twice"),
+    S("\x83\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x90\xaaitem_shape\x90",
+      "twice"),
+    S("\x81\xa5"
+      "dtype\xa3<i4\xc0",
+      "after its map"),
+    S("\x81\xa5"
+      "dtype\xa3<i4\0",
+      "after its map"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\xc0",
+      "not an array"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\xa1"
+      "3",
+      "not an array"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\xff",
+      "non-negative"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\xc3",
+      "non-negative"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\xca\x40\0\0\0",
+      "non-negative"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\x91\x01",
+      "non-negative"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x92\x01",
+      "non-negative"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\0",
+      "no bytes"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+      "2 GiB"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\xdc\0\x40",
+      "64 dim"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\xdc\xff\xff",
+      "64 dim"),
+    S("\x82\xa5"
+      "dtype\xa3<i4\xaaitem_shape\xdd\xff\xff\xff\xff",
+      "not an array"),
     S("\xdf\xff\xff\xff\xff", "not a map"),
     S("\xde\xff\xff", "not valid MsgPack"),
-    S("\x81\xa5" "dtype\xdb\xff\xff\xff\xff", "not a string"),
-    S("\x81\xa5" "dtype\xc6\xff\xff\xff\xff", "not a string"),
+    S("\x81\xa5"
+      "dtype\xdb\xff\xff\xff\xff",
+      "not a string"),
+    S("\x81\xa5"
+      "dtype\xc6\xff\xff\xff\xff",
+      "not a string"),
     S("\xc1", "not a map"),
     S("\x81\xc1", "not valid MsgPack"),
     S("\x81\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91"
@@ -222,8 +334,9 @@ END_TEST
 
 START_TEST(wider_msgpack_forms_of_the_same_schema_are_taken)
 {
-    static const char wide[] = "\xde\0\2\xd9\5dtype\xda\0\3<i4\xaaitem_shape\xdc\0\2\xcc\3\xcf\0\0\0\0"
-                               "\0\0\0\4";
+    static const char wide[] =
+        "\xde\0\2\xd9\5dtype\xda\0\3<i4\xaaitem_shape\xdc\0\2\xcc\3\xcf\0\0\0\0"
+        "\0\0\0\4";
     struct zri_schema s;
     ck_assert_ptr_null(zri_schema_decode(&s, (const uint8_t *)wide, sizeof wide - 1));
     ck_assert_uint_eq(s.ndim, 2);

@@ -87,11 +87,13 @@ START_TEST(every_bad_record_is_named_in_order)
         make_store(path, ZR_DENSE, codec, N);
         for (size_t i = 0; i < COUNT(bad); i++) {
             struct zr_location loc = place_of(path, bad[i]);
-            flip(at("s%d/data.zr", codec), loc.data_off + (codec == ZR_RAW ? loc.phys_nbytes / 2 : 0));
+            flip(at("s%d/data.zr", codec),
+                 loc.data_off + (codec == ZR_RAW ? loc.phys_nbytes / 2 : 0));
         }
         ck_assert_uint_eq(verify(path).bad_count, COUNT(bad));
         for (size_t i = 0; i < COUNT(bad); i++)
-            expect_found(i, bad[i], codec == ZR_RAW ? ZR_E_CHECKSUM : ZR_E_CORRUPT, "data.zr: record ");
+            expect_found(i, bad[i], codec == ZR_RAW ? ZR_E_CHECKSUM : ZR_E_CORRUPT,
+                         "data.zr: record ");
     }
 }
 END_TEST

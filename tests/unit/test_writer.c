@@ -231,7 +231,8 @@ END_TEST
 
 START_TEST(options_that_make_no_store_are_refused_before_anything_is_made)
 {
-    const uint64_t zero[] = {3, 0}, over[] = {((uint64_t)1 << 31) + 1}, wraps[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
+    const uint64_t zero[] = {3, 0}, over[] = {((uint64_t)1 << 31) + 1},
+                   wraps[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
     uint64_t wide[64];
     char dict[] = "some bytes to be a dictionary";
     for (int i = 0; i < 64; i++)
@@ -250,7 +251,9 @@ START_TEST(options_that_make_no_store_are_refused_before_anything_is_made)
         {{.codec = ZR_ZSTD, .level = -200000, .dtype = "<i4"}, ZR_E_INVALID, "no level"},
         {{.codec = ZR_ZSTD_DICT, .dtype = "<i4"}, ZR_E_INVALID, "needs a dictionary"},
         {{.codec = ZR_ZSTD_DICT, .dict = dict, .dtype = "<i4"}, ZR_E_INVALID, "dictionary"},
-        {{.codec = ZR_ZSTD, .dict = dict, .dict_nbytes = 9, .dtype = "<i4"}, ZR_E_INVALID, "zstd_dict only"},
+        {{.codec = ZR_ZSTD, .dict = dict, .dict_nbytes = 9, .dtype = "<i4"},
+         ZR_E_INVALID,
+         "zstd_dict only"},
         {{.dtype = NULL}, ZR_E_SCHEMA, "no dtype"},
         {{.dtype = "|O"}, ZR_E_SCHEMA, "object"},
         {{.dtype = "[('a', '<i4')]"}, ZR_E_SCHEMA, "byte order"},
