@@ -73,7 +73,7 @@ static void note_record(const struct slab *s, uint64_t i, const void *logical, u
     if (!s->sides)
         return;
     row.sum = zri_checksum(logical, nbytes);
-    if (ragged) {
+    if (s->items) {
         row.ndim = (uint8_t)s->items[i].ndim;
         row.npy_header_nbytes = (uint16_t)zri_npy_header_nbytes(s->w->schema.dtype,
                                                                 s->items[i].ndim, s->items[i].shape);
@@ -263,8 +263,8 @@ static int append(struct zr_writer *w, const void *rows, const struct zr_item *i
     return rc;
 }
 
-static int check_append(const struct zr_writer *w, int geometry, uint64_t count,
-                        struct zr_error *err)
+static int check_append(const struct zr_writer *w, int geometry, const void *records,
+                        uint64_t count, struct zr_error *err)
 {
     if (w->failed)
         return zri_fail(err, ZR_E_STATE, "%s: an earlier append failed; start the store again",
@@ -272,7 +272,7 @@ static int check_append(const struct zr_writer *w, int geometry, uint64_t count,
     if (w->schema.geometry != geometry)
         return zri_fail(err, ZR_E_GEOMETRY, "%s: the store is %s, not %s", w->path,
                         zr_geometry_name(w->schema.geometry), zr_geometry_name(geometry));
-    if (count == 0)
+    if (count == 0 || !records)
         return zri_fail(err, ZR_E_INVALID, "%s: append needs at least one record", w->path);
     return ZR_OK;
 }
@@ -293,7 +293,7 @@ int zr_writer_append_dense(struct zr_writer *w, const void *rows, uint64_t count
                            struct zr_error *err)
 {
     uint64_t nbytes;
-    int rc = check_append(w, ZR_DENSE, count, err);
+    int rc = check_append(w, ZR_DENSE, rows, count, err);
     if (rc)
         return rc;
     if (__builtin_mul_overflow(w->schema.row_nbytes, count, &nbytes) || nbytes > INT64_MAX)
@@ -330,7 +330,7 @@ int zr_writer_append_ragged(struct zr_writer *w, const struct zr_item *items, ui
                             struct zr_error *err)
 {
     uint64_t nbytes = 0;
-    int rc = check_append(w, ZR_RAGGED, count, err);
+    int rc = check_append(w, ZR_RAGGED, items, count, err);
     for (uint64_t i = 0; !rc && i < count; i++)
         rc = check_item(w, &items[i], i, &nbytes, err);
     if (!rc)

@@ -137,7 +137,7 @@ static void fill(struct zr_error *err, int code, int sys_errno, uint64_t record,
     set_message(err, text);
 }
 
-int zri_fail(struct zr_error *err, int code, const char *fmt, ...)
+int zri_error_set(struct zr_error *err, int code, const char *fmt, ...)
 {
     if (err) {
         va_list args;
@@ -148,8 +148,8 @@ int zri_fail(struct zr_error *err, int code, const char *fmt, ...)
     return code;
 }
 
-int zri_fail_record(struct zr_error *err, int code, uint64_t record, uint64_t offset,
-                    const char *fmt, ...)
+int zri_error_set_record(struct zr_error *err, int code, uint64_t record, uint64_t offset,
+                         const char *fmt, ...)
 {
     if (err) {
         va_list args;
@@ -160,7 +160,7 @@ int zri_fail_record(struct zr_error *err, int code, uint64_t record, uint64_t of
     return code;
 }
 
-int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
+int zri_error_set_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
 {
     int code = zri_code_from_errno(sys_errno);
     if (err) {

@@ -17,14 +17,26 @@
 
 #define ZRI_NO_OFFSET UINT64_MAX
 
+/* A failure is never 0; said once here, so that analysers see it at each caller. */
+#define zri_nonzero(call)                                                                          \
+    ({                                                                                             \
+        int zri_code_ = (call);                                                                    \
+        if (zri_code_ == ZR_OK)                                                                    \
+            __builtin_unreachable();                                                               \
+        zri_code_;                                                                                 \
+    })
+
 /* Fills err (may be NULL) and returns code. */
-int zri_fail(struct zr_error *err, int code, const char *fmt, ...)
+#define zri_fail(...) zri_nonzero(zri_error_set(__VA_ARGS__))
+int zri_error_set(struct zr_error *err, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The same for one record of a store. */
-int zri_fail_record(struct zr_error *err, int code, uint64_t record, uint64_t offset,
-                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#define zri_fail_record(...) zri_nonzero(zri_error_set_record(__VA_ARGS__))
+int zri_error_set_record(struct zr_error *err, int code, uint64_t record, uint64_t offset,
+                         const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* The same from errno: code follows from it, ": strerror" is appended. */
-int zri_fail_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
+#define zri_fail_errno(...) zri_nonzero(zri_error_set_errno(__VA_ARGS__))
+int zri_error_set_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Passes a failure on: *err = *from, and its code. */
 int zri_fail_as(struct zr_error *err, const struct zr_error *from);

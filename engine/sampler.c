@@ -110,7 +110,8 @@ static void shuffle(uint64_t length, uint64_t key, uint16_t *order)
 {
     for (uint64_t i = 0; i < length; i++) {
         uint64_t j = bounded(stream(key, i), i + 1);
-        order[i] = order[j];
+        if (j < i)
+            order[i] = order[j];
         order[j] = (uint16_t)i;
     }
 }

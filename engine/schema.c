@@ -133,7 +133,7 @@ const char *zri_schema_set(struct zri_schema *s, int geometry, const char *dtype
     const char *why = zri_dtype_parse(dtype, &s->itemsize);
     if (why)
         return why;
-    strcpy(s->dtype, dtype); /* its length was checked */
+    memcpy(s->dtype, dtype, strlen(dtype) + 1); /* its length was checked */
     if (geometry == ZR_RAGGED)
         return NULL;
     if (ndim >= ZR_MAX_NDIM)

@@ -63,6 +63,7 @@ static int make_parents(struct zr_writer *w, struct zr_error *err)
         else if (e != EEXIST && e != EISDIR && access(p, F_OK))
             return zri_fail_errno(err, e, "%s: cannot make its directory", w->path);
     }
+    /* split_path set it.  NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
     w->parent_fd = open(w->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return w->parent_fd < 0
                ? zri_fail_errno(err, errno, "%s: cannot open its directory", w->path)

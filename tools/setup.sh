@@ -77,6 +77,8 @@ install_packages() {
     export DEBIAN_FRONTEND=noninteractive
     quietly apt-get update
     quietly apt-get install -y --no-install-recommends "${packages[@]}"
+    # Part of any installed system; a bare root file system lacks it, and fusermount3 asks for it.
+    [ -e /etc/mtab ] || ln -s ../proc/self/mounts /etc/mtab
     mapfile -t packages < <(missing_packages)
     [ ${#packages[@]} -eq 0 ] || die "still missing after installation: ${packages[*]}"
 }

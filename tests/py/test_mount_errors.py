@@ -467,7 +467,8 @@ def test_a_killed_daemon_is_replaced_by_the_next_mount(here, store):
         kill_daemon_of(here / "m")
         with pytest.raises(OSError) as caught:
             read_raw(here / "m" / name_of(2))
-        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        # EIO: the kernel knew the inode already, and a page of it could not be filled.
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
     done = call(store, "m")
     assert done.returncode == 0, done.stderr
     assert read_raw(here / "m" / name_of(2)) == npy(ROWS[2])
