@@ -40,6 +40,9 @@ int zri_error_set_errno(struct zr_error *err, int sys_errno, const char *fmt, ..
     __attribute__((format(printf, 3, 4)));
 /* Passes a failure on: *err = *from, and its code. */
 int zri_fail_as(struct zr_error *err, const struct zr_error *from);
+/* Both. */
+int zri_fail_errno_record(struct zr_error *err, int sys_errno, uint64_t record, uint64_t offset,
+                          const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 int zri_code_from_errno(int sys_errno);
 /* The reason, by its address, of functions that return a reason in words and ran
  * out of memory: their callers then say ZR_E_NOMEM. */
