@@ -172,6 +172,19 @@ int zri_error_set_errno(struct zr_error *err, int sys_errno, const char *fmt, ..
     return code;
 }
 
+int zri_error_set_errno_record(struct zr_error *err, int sys_errno, uint64_t record,
+                               uint64_t offset, const char *fmt, ...)
+{
+    int code = zri_code_from_errno(sys_errno);
+    if (err) {
+        va_list args;
+        va_start(args, fmt);
+        fill(err, code, sys_errno, record, offset, fmt, args);
+        va_end(args);
+    }
+    return code;
+}
+
 int zri_fail_as(struct zr_error *err, const struct zr_error *from)
 {
     if (err)

@@ -36,7 +36,7 @@ struct gather {
     pthread_mutex_t lock;
     size_t failed_at;       /* lowest position that failed; under lock */
     int rc;                 /* under lock */
-    struct zr_error *err;   /* under lock; may be NULL */
+    struct zr_error error;  /* of the position that failed; under lock */
     atomic_bool failed;     /* others may stop */
 };
 
@@ -49,8 +49,7 @@ static void record_failure(struct gather *g, size_t at, int rc, const struct zr_
     if (!g->rc || at < g->failed_at) {
         g->rc = rc;
         g->failed_at = at;
-        if (g->err)
-            *g->err = *err;
+        g->error = *err;
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -182,15 +181,12 @@ static int gather(struct gather *g, uint64_t nbytes, struct zr_error *err)
     unsigned threads = choose_threads(r, nbytes, g->count);
     pthread_mutex_init(&g->lock, NULL);
     zr_prefetch(r, g->ids, g->count);
-    if (zri_file_mapped(&r->data)) {
-        struct zr_error mapped_err;
-        g->err = &mapped_err;
-        int rc = run(g, threads, true);
-        if (zri_file_trusted(&r->data))
-            return rc ? zri_fail_as(err, &mapped_err) : ZR_OK;
-    }
-    g->err = err;
-    return run(g, threads, false);
+    bool mapped = zri_file_mapped(&r->data);
+    int rc = run(g, threads, mapped);
+    if (mapped && !zri_file_trusted(&r->data))
+        rc = run(g, threads, false);
+    pthread_mutex_destroy(&g->lock);
+    return rc ? zri_fail_as(err, &g->error) : ZR_OK;
 }
 
 int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
@@ -304,7 +300,7 @@ int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count
         return rc;
     struct gather g = {.r = r, .ids = ids, .count = count};
     if (zri_file_mapped(&r->data)) {
-        struct zr_error mapped_err;
+        struct zr_error mapped_err = {0};
         zr_prefetch(r, ids, count);
         rc = plan_packed(&g, offsets, shape_offsets, true, &mapped_err);
         if (zri_file_trusted(&r->data))

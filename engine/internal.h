@@ -38,11 +38,13 @@ int zri_error_set_record(struct zr_error *err, int code, uint64_t record, uint64
 #define zri_fail_errno(...) zri_nonzero(zri_error_set_errno(__VA_ARGS__))
 int zri_error_set_errno(struct zr_error *err, int sys_errno, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Both: from errno, for one record. */
+#define zri_fail_errno_record(...) zri_nonzero(zri_error_set_errno_record(__VA_ARGS__))
+int zri_error_set_errno_record(struct zr_error *err, int sys_errno, uint64_t record,
+                               uint64_t offset, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 /* Passes a failure on: *err = *from, and its code. */
 int zri_fail_as(struct zr_error *err, const struct zr_error *from);
-/* Both. */
-int zri_fail_errno_record(struct zr_error *err, int sys_errno, uint64_t record, uint64_t offset,
-                          const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 int zri_code_from_errno(int sys_errno);
 /* The reason, by its address, of functions that return a reason in words and ran
  * out of memory: their callers then say ZR_E_NOMEM. */

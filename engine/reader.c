@@ -424,8 +424,9 @@ int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *e
                                "%s/%s: record %" PRIu64 ": the table is cut short", r->path,
                                ZRI_META_NAME, id);
     if (e)
-        return zri_fail_errno(err, e, "%s/%s: record %" PRIu64 ": cannot read its table entry",
-                              r->path, ZRI_META_NAME, id);
+        return zri_fail_errno_record(err, e, id, off,
+                                     "%s/%s: record %" PRIu64 ": cannot read its table entry",
+                                     r->path, ZRI_META_NAME, id);
     zri_entry_decode(entry, bytes);
     const char *why = zri_entry_check(entry, &r->header, r->schema.row_nbytes);
     return why ? zri_fail_record(err, ZR_E_CORRUPT, id, off, "%s/%s: record %" PRIu64 ": %s",

@@ -26,13 +26,8 @@ static int read_stored(const struct zr_reader *r, uint64_t id, const struct zri_
         return zri_record_damaged(r, id, entry->off, ZR_E_TRUNCATED, "the file is cut short", err);
     if (!e)
         return ZR_OK;
-    int rc = zri_fail_errno(err, e, "%s/%s: record %" PRIu64 ": cannot read", r->path,
-                            ZRI_DATA_NAME, id);
-    if (err) {
-        err->record = id;
-        err->offset = entry->off;
-    }
-    return rc;
+    return zri_fail_errno_record(err, e, id, entry->off, "%s/%s: record %" PRIu64 ": cannot read",
+                                 r->path, ZRI_DATA_NAME, id);
 }
 
 static int decode_read(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
@@ -90,7 +85,7 @@ int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *ent
                    struct zr_error *err)
 {
     if (zri_file_mapped(&r->data)) {
-        struct zr_error mapped_err;
+        struct zr_error mapped_err = {0};
         int rc = zri_record_decode(r, id, entry, dst, true, &mapped_err);
         if (zri_file_trusted(&r->data))
             return rc ? zri_fail_as(err, &mapped_err) : ZR_OK;
