@@ -584,6 +584,22 @@ START_TEST(a_damaged_entry_fails_that_record_alone)
 }
 END_TEST
 
+START_TEST(a_table_that_cannot_be_read_names_the_record)
+{
+    struct zr_location loc;
+    struct zr_error e = {0};
+    dense(ZR_RAW);
+    struct zr_reader *r = open_with(at("s"), ZR_ACCESS_READ, false);
+    int fd = open(at("s"), O_RDONLY | O_DIRECTORY); /* reading a folder fails: EISDIR */
+    ck_assert(dup2(fd, r->meta.fd) == r->meta.fd);
+    ck_assert_int_eq(zr_reader_locate(r, 7, &loc, &e), ZR_E_IO);
+    ck_assert(e.record == 7 && e.offset == 4096 + 16 * 7 && e.sys_errno == EISDIR);
+    ck_assert_ptr_nonnull(strstr(e.message, "meta.zr: record 7: cannot read its table entry: "));
+    zr_reader_close(r);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_table_cut_while_open_is_truncated_not_fatal)
 {
     skip_lost_mappings();
@@ -691,6 +707,7 @@ int main(void)
         locating_ids_out_of_range_fails_and_touches_nothing,
         located_records_are_where_they_lie,
         a_damaged_entry_fails_that_record_alone,
+        a_table_that_cannot_be_read_names_the_record,
         a_table_cut_while_open_is_truncated_not_fatal,
         without_address_space_for_a_mapping_pread_serves,
         a_size_is_taken_again_under_the_lock,
