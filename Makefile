@@ -186,10 +186,11 @@ format: ## clang-format over the C sources
 	@$(call need,clang-format); clang-format -i --style='$(FORMAT_STYLE)' \
 	  $(wildcard engine/*.[ch] fs/*.[ch] tools/*.[ch] tests/unit/*.[ch] tests/fuzz/*.[ch] tests/bench/*.[ch])
 
-# The wheel carries the engine: an environment with nothing but NumPy must do.
+# The wheel carries the engine: an environment with nothing but NumPy must do.  Without debug
+# information, which would hold the paths of the machine that built it.
 wheel: ## a wheel in dist/, tried in an environment with only NumPy
 	rm -rf dist build/wheel
-	$(PIP) wheel -q --no-deps --no-build-isolation -w dist ./python
+	LDFLAGS=-Wl,-S $(PIP) wheel -q --no-deps --no-build-isolation -w dist ./python
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip --disable-pip-version-check install -q numpy
 	build/wheel/bin/python -m pip --disable-pip-version-check install -q --no-deps dist/*.whl

@@ -66,6 +66,8 @@ missing_packages() {
 
 install_packages() {
     local packages
+    # Part of any installed system; a bare root file system lacks it, and fusermount3 asks for it.
+    [ -e /etc/mtab ] || [ "$(id -u)" != 0 ] || ln -s ../proc/self/mounts /etc/mtab
     mapfile -t packages < <(missing_packages)
     if [ ${#packages[@]} -eq 0 ]; then
         say "all Debian packages are there"
@@ -77,8 +79,6 @@ install_packages() {
     export DEBIAN_FRONTEND=noninteractive
     quietly apt-get update
     quietly apt-get install -y --no-install-recommends "${packages[@]}"
-    # Part of any installed system; a bare root file system lacks it, and fusermount3 asks for it.
-    [ -e /etc/mtab ] || ln -s ../proc/self/mounts /etc/mtab
     mapfile -t packages < <(missing_packages)
     [ ${#packages[@]} -eq 0 ] || die "still missing after installation: ${packages[*]}"
 }

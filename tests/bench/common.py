@@ -68,19 +68,24 @@ def sequences(count=200_000, seed=3):
 # ---------------------------------------------------------------- measuring
 
 
-def interleaved(contenders, plans, warmup=3):
-    """Seconds of every plan for each contender; each plan is run by all before the next."""
+def interleaved(contenders, plans, warmup=3, burst=20):
+    """Seconds of every plan for each contender.
+
+    Contenders take turns, `burst` plans at a time: loaders gather back to back, so a turn has to be
+    long enough for threads to be awake and recycled memory to be warm, whoever's they are.
+    """
     for plan in plans[:warmup]:
         for run in contenders.values():
             run(plan)
     times = {name: [] for name in contenders}
-    for number, plan in enumerate(plans):
+    for number, first in enumerate(range(0, len(plans), burst)):
         order = list(contenders.items())
         for name, run in order if number % 2 else reversed(order):
-            start = time.perf_counter()
-            result = run(plan)
-            times[name].append(time.perf_counter() - start)
-            del result
+            for plan in plans[first : first + burst]:
+                start = time.perf_counter()
+                result = run(plan)
+                times[name].append(time.perf_counter() - start)
+                del result
     return times
 
 
