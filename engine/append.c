@@ -266,6 +266,8 @@ static int append(struct zr_writer *w, const void *rows, const struct zr_item *i
 static int check_append(const struct zr_writer *w, int geometry, const void *records,
                         uint64_t count, struct zr_error *err)
 {
+    if (!zri_writer_is_owner(w))
+        return zri_fail(err, ZR_E_STATE, "%s: a writer does not survive fork", w->path);
     if (w->failed)
         return zri_fail(err, ZR_E_STATE, "%s: an earlier append failed; start the store again",
                         w->path);

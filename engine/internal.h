@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "format.h"
 #include "zrecord.h"
@@ -244,6 +245,7 @@ struct zr_writer {
     uint64_t dict_sum;
     bool durable;
     bool failed;
+    pid_t owner; /* a forked child has a copy, and must leave the files alone */
     pthread_mutex_t lock;
 };
 
@@ -251,6 +253,7 @@ static inline bool zri_writer_is_ragged(const struct zr_writer *w)
 {
     return w->schema.geometry == ZR_RAGGED;
 }
+bool zri_writer_is_owner(const struct zr_writer *w);
 /* Names the store and the file that could not be written. */
 int zri_write_failed(const struct zr_writer *w, int sys_errno, const char *name,
                      struct zr_error *err);

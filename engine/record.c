@@ -273,6 +273,19 @@ static const void *ragged_npy(const struct zr_reader *r, uint8_t *block, uint64_
     return npy;
 }
 
+/* Who asked for the size before must get as many bytes. */
+static int check_side_size(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                           uint64_t npy_nbytes, struct zr_error *err)
+{
+    uint32_t ndim;
+    uint64_t header_nbytes;
+    if (!side_overhead(r, id, entry, &ndim, &header_nbytes) ||
+        header_nbytes + entry->logic_nbytes - 8 * ((uint64_t)ndim + 1) == npy_nbytes)
+        return ZR_OK;
+    return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT,
+                              "its shape is not what the sidecar says", err);
+}
+
 int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **npy,
                   uint64_t *nbytes, struct zr_error *err)
 {
@@ -286,11 +299,18 @@ int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **n
     if (!b)
         return zri_fail_record(err, ZR_E_NOMEM, id, entry.off, "%s: out of memory", r->path);
     rc = zri_gather_one(r, id, &entry, b + lead, err);
+    const void *start = NULL;
+    uint64_t n = 0;
+    if (!rc) {
+        start = dense ? dense_npy(r, b, &n) : ragged_npy(r, b, entry.logic_nbytes, &n);
+        rc = dense ? ZR_OK : check_side_size(r, id, &entry, n, err);
+    }
     if (rc) {
         zr_buffer_free(b);
         return rc;
     }
-    *npy = dense ? dense_npy(r, b, nbytes) : ragged_npy(r, b, entry.logic_nbytes, nbytes);
     *block = b;
+    *npy = start;
+    *nbytes = n;
     return ZR_OK;
 }

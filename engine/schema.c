@@ -64,7 +64,7 @@ const char *zri_dtype_parse(const char *dtype, uint64_t *itemsize)
         return kind == 'O' ? "object dtypes cannot be stored" : "unknown dtype kind";
     const char *p = dtype + 2;
     uint64_t n;
-    if (!digits_to_u64(&p, &n))
+    if (*p == '0' || !digits_to_u64(&p, &n))
         return "dtype string has no size";
     bool time = kind == 'm' || kind == 'M';
     if (time ? !time_unit(p) : *p)
@@ -134,6 +134,9 @@ const char *zri_schema_set(struct zri_schema *s, int geometry, const char *dtype
     if (why)
         return why;
     memcpy(s->dtype, dtype, strlen(dtype) + 1); /* its length was checked */
+    /* As NumPy spells it, whatever the writer did: .npy headers are compared. */
+    if (strchr("SV", dtype[1]) || (s->itemsize == 1 && strchr("biu", dtype[1])))
+        s->dtype[0] = '|';
     if (geometry == ZR_RAGGED)
         return NULL;
     if (ndim >= ZR_MAX_NDIM)

@@ -23,6 +23,11 @@ int zri_write_failed(const struct zr_writer *w, int e, const char *name, struct 
     return zri_fail_errno(err, e, "%s: cannot write its %s", w->path, name);
 }
 
+bool zri_writer_is_owner(const struct zr_writer *w)
+{
+    return w->owner == getpid();
+}
+
 /* ---------------------------------------------------------------- create */
 
 /* "a/b" into parent "a" and name "b"; trailing slashes do not count. */
@@ -203,6 +208,7 @@ static struct zr_writer *new_writer(const char *path)
     if (!w)
         return NULL;
     w->parent_fd = w->dir_fd = w->meta_fd = w->data_fd = w->side_fd = -1;
+    w->owner = getpid();
     pthread_mutex_init(&w->lock, NULL);
     w->path = strdup(path);
     if (!w->path) {
@@ -250,9 +256,10 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+/* The lock is shared with the process that forked, so only the owner drops it. */
 static void free_writer(struct zr_writer *w)
 {
-    if (w->dir_fd >= 0)
+    if (w->dir_fd >= 0 && zri_writer_is_owner(w))
         zri_unlock(w->dir_fd);
     close_fd(&w->meta_fd);
     close_fd(&w->data_fd);
@@ -269,11 +276,13 @@ static void free_writer(struct zr_writer *w)
 /* dir_name is what the directory of the store is called at this moment. */
 static void discard(struct zr_writer *w, const char *dir_name)
 {
-    if (w->dir_fd >= 0) {
-        zri_clear_dir(w->dir_fd);
-        unlinkat(w->parent_fd, dir_name, AT_REMOVEDIR);
+    if (zri_writer_is_owner(w)) {
+        if (w->dir_fd >= 0) {
+            zri_clear_dir(w->dir_fd);
+            unlinkat(w->parent_fd, dir_name, AT_REMOVEDIR);
+        }
+        remove_parents(w);
     }
-    remove_parents(w);
     free_writer(w);
 }
 
@@ -349,6 +358,40 @@ static int write_header(struct zr_writer *w, struct zr_error *err)
     return rc;
 }
 
+/* Some filesystems report a failed write only here. */
+static int close_files(struct zr_writer *w, struct zr_error *err)
+{
+    int *fds[] = {&w->data_fd, &w->side_fd, &w->meta_fd};
+    static const char *const names[] = {ZRI_DATA_NAME, ZRI_SIDE_NAME, ZRI_META_NAME};
+    int rc = ZR_OK;
+    zri_unlock(w->meta_fd); /* must not meet the first reader */
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+        int fd = *fds[i];
+        *fds[i] = -1;
+        if (fd >= 0 && close(fd) && errno != EINTR && !rc)
+            rc = zri_write_failed(w, errno, names[i], err);
+    }
+    return rc;
+}
+
+/* The directory of the store, and those of the parents that create made. */
+static int sync_parents(const struct zr_writer *w)
+{
+    int e = zri_sync_dir(w->parent_fd);
+    char *path = w->made_count ? strdup(w->parent) : NULL;
+    for (size_t i = 0; !e && path && i < w->made_count; i++) {
+        char *slash = strrchr(path, '/');
+        if (slash)
+            slash[slash == path] = 0;
+        int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        e = fd < 0 ? errno : zri_sync_dir(fd);
+        if (fd >= 0)
+            close(fd);
+    }
+    free(path);
+    return e;
+}
+
 /* RENAME_NOREPLACE where the filesystem has it: nobody's store is replaced. */
 static int rename_new(const struct zr_writer *w)
 {
@@ -364,14 +407,15 @@ static int rename_new(const struct zr_writer *w)
 
 int zr_writer_close(struct zr_writer *w, struct zr_error *err)
 {
-    if (w->failed) {
-        int rc = zri_fail(err, ZR_E_STATE, "%s: not published: an append failed", w->path);
-        zr_writer_abort(w);
-        return rc;
-    }
-    int rc = write_header(w, err);
-    zri_unlock(w->meta_fd); /* must not meet the first reader */
-    close_fd(&w->meta_fd);
+    int rc = ZR_OK;
+    if (!zri_writer_is_owner(w))
+        rc = zri_fail(err, ZR_E_STATE, "%s: not published: a writer does not survive fork", w->path);
+    else if (w->failed)
+        rc = zri_fail(err, ZR_E_STATE, "%s: not published: an append failed", w->path);
+    if (!rc)
+        rc = write_header(w, err);
+    if (!rc)
+        rc = close_files(w, err);
     int e = rc ? 0 : rename_new(w);
     if (e)
         rc = e == EEXIST ? zri_fail(err, ZR_E_EXISTS, "%s: already exists", w->path)
@@ -380,7 +424,7 @@ int zr_writer_close(struct zr_writer *w, struct zr_error *err)
         zr_writer_abort(w);
         return rc;
     }
-    e = w->durable ? zri_sync_dir(w->parent_fd) : 0;
+    e = w->durable ? sync_parents(w) : 0;
     if (e) { /* a name that a crash may lose is not published: take it back */
         rc = zri_fail_errno(err, e, "%s: cannot sync its directory", w->path);
         discard(w, w->name);

@@ -17,7 +17,8 @@
  *  - Readers are immutable: any number of threads may use one reader at a time.
  *    A writer belongs to one thread at a time.  Closing needs a quiescent handle.
  *  - fork: readers opened before fork are valid in the child.  Writers are not:
- *    the child must not touch them.
+ *    append and close fail there (ZR_E_STATE), close and abort free the child's
+ *    copy, and the parent's build goes on undisturbed.
  *  - Strings are NUL-terminated UTF-8 or raw path bytes; pointers returned by
  *    getters live as long as the handle.
  */
@@ -352,7 +353,7 @@ ZR_API int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_
 
 struct zr_verify_result {
     uint64_t checked_count;
-    uint64_t bad_count;       /* records with a finding */
+    uint64_t bad_count;       /* findings: bad records and store-level faults */
     bool checksums_compared;  /* false: no sidecar, only decoded */
 };
 /* finding: one per bad record or store-level fault (record == ZR_NO_RECORD),

@@ -270,7 +270,7 @@ static void kill_everywhere(enum fault fault)
 }
 
 /* data; sidecar; table: durable.  Then the header, durable; then the names in the
- * folder; then the rename, durable. */
+ * folder; then the rename, durable; then the name of the parent that was made. */
 START_TEST(everything_is_durable_before_it_is_visible)
 {
     const struct build b = {ZR_DENSE, ZR_RAW, true};
@@ -285,7 +285,8 @@ START_TEST(everything_is_durable_before_it_is_visible)
                               "f"
                               "wf"
                               "f"
-                              "rf");
+                              "rf"
+                              "f");
 }
 END_TEST
 

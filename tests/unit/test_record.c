@@ -151,6 +151,27 @@ START_TEST(an_impossible_sidecar_row_is_not_believed)
 }
 END_TEST
 
+START_TEST(a_record_unlike_its_sidecar_row_is_damaged)
+{
+    make_store(at("s"), ZR_RAGGED, ZR_ZSTD, 8);
+    patch(at("s/side.zr"), 64 + 5 * 16 + 8, "\xc0", 1); /* a header of 192 bytes */
+    struct zr_reader *r = open_store(at("s"));
+    for (uint64_t id = 0; id < 8; id++) {
+        void *block;
+        const void *npy;
+        uint64_t nbytes;
+        if (id == 5) {
+            expect_error(zr_record_npy(r, id, &block, &npy, &nbytes, &err), ZR_E_CORRUPT,
+                         "record 5");
+        } else {
+            expect_ok(zr_record_npy(r, id, &block, &npy, &nbytes, &err));
+            zr_buffer_free(block);
+        }
+    }
+    zr_reader_close(r);
+}
+END_TEST
+
 START_TEST(a_truncated_record_fails_alone_and_by_name)
 {
     void *block;
@@ -204,6 +225,7 @@ int main(void)
         a_frame_with_a_window_over_128_mib_has_a_size,
         a_damaged_prefix_is_refused_by_every_way_to_read,
         an_impossible_sidecar_row_is_not_believed,
+        a_record_unlike_its_sidecar_row_is_damaged,
         a_truncated_record_fails_alone_and_by_name,
         a_read_error_names_record_and_place,
     };

@@ -130,6 +130,19 @@ static void check_round_trip(int geometry, const char *dtype, uint32_t ndim, con
     ck_assert(!ndim || !memcmp(back.shape, shape, ndim * sizeof *shape));
 }
 
+START_TEST(dtypes_are_spelt_as_numpy_spells_them)
+{
+    static const char *const spelt[][2] = {{"<u1", "|u1"}, {">b1", "|b1"}, {"<S5", "|S5"},
+                                           {">V3", "|V3"}, {">i4", ">i4"}, {"<U2", "<U2"}};
+    struct zri_schema s;
+    for (size_t i = 0; i < COUNT(spelt); i++) {
+        ck_assert_ptr_null(zri_schema_set(&s, ZR_RAGGED, spelt[i][0], 0, NULL));
+        ck_assert_str_eq(s.dtype, spelt[i][1]);
+    }
+    ck_assert_ptr_nonnull(zri_schema_set(&s, ZR_RAGGED, "<i04", 0, NULL));
+}
+END_TEST
+
 START_TEST(schemas_read_back)
 {
     uint64_t shape[63];
@@ -366,6 +379,7 @@ int main(void)
         the_refusal_of_objects_says_objects,
         a_dtype_longer_than_its_field_is_refused,
         shape_products_that_wrap_are_refused,
+        dtypes_are_spelt_as_numpy_spells_them,
         schemas_read_back,
         encoding_is_byte_for_byte_what_other_programs_write,
         records_that_no_store_may_have_are_refused,

@@ -322,6 +322,42 @@ static pid_t start_child_that_waits(int *gate)
 }
 
 /* The child has copies of all descriptors, and their locks. */
+/* What a child's exit handlers may do to a copy of the writer. */
+static void end_writer_in_child(struct zr_writer *w, bool closes)
+{
+    struct zr_error err = {0};
+    uint8_t row[ROW_NBYTES] = {0};
+    int rc = zr_writer_append_dense(w, row, 1, &err);
+    bool refused = rc == ZR_E_STATE && strstr(err.message, "fork");
+    if (closes)
+        refused &= zr_writer_close(w, &err) == ZR_E_STATE;
+    else
+        zr_writer_abort(w);
+    _exit(!refused);
+}
+
+START_TEST(a_forked_child_cannot_touch_the_build)
+{
+    struct zr_writer_options o = options_for(ZR_DENSE, ZR_RAW);
+    struct zr_writer *w, *other;
+    int status;
+    expect_ok(zr_writer_create(&w, at("s"), &o, &err));
+    append_rows(w, 0, 5);
+    for (int closes = 0; closes < 2; closes++) {
+        pid_t child = fork();
+        if (child == 0)
+            end_writer_in_child(w, closes);
+        ck_assert(waitpid(child, &status, 0) == child && status == 0);
+        expect_error(zr_writer_create(&other, at("s"), &o, &err), ZR_E_BUSY, "busy");
+    }
+    append_rows(w, 5, 5);
+    expect_ok(zr_writer_close(w, &err));
+    struct zr_reader *r = open_store(at("s"));
+    check_all_records(r, 10);
+    zr_reader_close(r);
+}
+END_TEST
+
 START_TEST(a_store_published_while_a_forked_child_lives_is_not_busy)
 {
     int gate;
@@ -503,6 +539,7 @@ int main(void)
         a_dictionary_that_zstd_cannot_load_is_refused,
         two_writers_of_one_path_exclude_each_other,
         after_an_abort_the_path_is_free,
+        a_forked_child_cannot_touch_the_build,
         a_store_published_while_a_forked_child_lives_is_not_busy,
         what_a_killed_writer_left_is_cleared_by_the_next,
         what_a_killed_writer_left_goes_when_the_next_aborts,
