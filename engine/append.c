@@ -20,14 +20,14 @@
 /* One append's share of records: rows or items, and where results go. */
 struct slab {
     struct zr_writer *w;
-    const uint8_t *rows;          /* Dense */
-    const struct zr_item *items;  /* Ragged */
+    const uint8_t *rows;         /* Dense */
+    const struct zr_item *items; /* Ragged */
     uint64_t count;
-    const uint64_t *task_ends;    /* task t holds records [task_ends[t-1], task_ends[t]) */
-    uint8_t *entries;             /* count * ZRI_ENTRY_NBYTES, as on disk */
-    uint8_t *sides;               /* count * side row, or NULL */
-    int rc;                       /* under w->lock */
-    struct zr_error *err;         /* under w->lock */
+    const uint64_t *task_ends; /* task t holds records [task_ends[t-1], task_ends[t]) */
+    uint8_t *entries;          /* count * ZRI_ENTRY_NBYTES, as on disk */
+    uint8_t *sides;            /* count * side row, or NULL */
+    int rc;                    /* under w->lock */
+    struct zr_error *err;      /* under w->lock */
     atomic_bool failed;
 };
 
@@ -75,8 +75,8 @@ static void note_record(const struct slab *s, uint64_t i, const void *logical, u
     row.sum = zri_checksum(logical, nbytes);
     if (s->items) {
         row.ndim = (uint8_t)s->items[i].ndim;
-        row.npy_header_nbytes = (uint16_t)zri_npy_header_nbytes(s->w->schema.dtype,
-                                                                s->items[i].ndim, s->items[i].shape);
+        row.npy_header_nbytes = (uint16_t)zri_npy_header_nbytes(
+            s->w->schema.dtype, s->items[i].ndim, s->items[i].shape);
     }
     zri_side_row_encode(&row, ragged, s->sides + i * zri_side_row_nbytes(ragged));
 }
@@ -87,8 +87,9 @@ static void set_entry(const struct slab *s, uint64_t i, uint64_t off, uint64_t p
     zri_entry_encode(&e, s->entries + i * ZRI_ENTRY_NBYTES);
 }
 
-static int encode_record(struct slab *s, struct zri_encoder_context *c, uint64_t i, uint8_t *scratch,
-                         uint8_t *dst, size_t capacity, size_t *phys, struct zr_error *err)
+static int encode_record(struct slab *s, struct zri_encoder_context *c, uint64_t i,
+                         uint8_t *scratch, uint8_t *dst, size_t capacity, size_t *phys,
+                         struct zr_error *err)
 {
     uint64_t n = logic_nbytes(s, i);
     const uint8_t *src = s->rows ? s->rows + i * n : c ? scratch : dst;
@@ -155,8 +156,8 @@ static int write_rows(struct slab *s, uint64_t begin, uint64_t end, struct zr_er
         note_record(s, i, s->rows + i * row, row);
         set_entry(s, i, base + i * row, row, row);
     }
-    int e = zri_write_full(w->data_fd, s->rows + begin * row, (end - begin) * row,
-                           base + begin * row);
+    int e =
+        zri_write_full(w->data_fd, s->rows + begin * row, (end - begin) * row, base + begin * row);
     return e ? zri_write_failed(w, e, ZRI_DATA_NAME, err) : ZR_OK;
 }
 
@@ -211,8 +212,8 @@ static int write_table(struct slab *s, struct zr_error *err)
     struct zr_writer *w = s->w;
     uint64_t first = w->header.length;
     size_t row = zri_side_row_nbytes(zri_writer_is_ragged(w));
-    int e = zri_write_full(w->meta_fd, s->entries, s->count * ZRI_ENTRY_NBYTES,
-                           zri_entry_off(first));
+    int e =
+        zri_write_full(w->meta_fd, s->entries, s->count * ZRI_ENTRY_NBYTES, zri_entry_off(first));
     if (e)
         return zri_write_failed(w, e, ZRI_META_NAME, err);
     if (s->sides)

@@ -80,8 +80,8 @@ static size_t class_for(size_t nbytes)
 static struct block *map_block(size_t nbytes)
 {
     size_t want = (nbytes + HUGE_NBYTES - 1) & ~(HUGE_NBYTES - 1);
-    uint8_t *p = mmap(NULL, want + HUGE_NBYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+    uint8_t *p =
+        mmap(NULL, want + HUGE_NBYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     size_t head = (HUGE_NBYTES - (uintptr_t)p % HUGE_NBYTES) % HUGE_NBYTES;

@@ -117,9 +117,9 @@ const char *zri_decode(const struct zri_decoder *d, const void *src, size_t phys
     ZSTD_DCtx *dctx = get_dctx();
     if (!dctx)
         return zri_out_of_memory;
-    size_t n = d->ddict ? ZSTD_decompress_usingDDict(dctx, dst, logic_nbytes, src, phys_nbytes,
-                                                     d->ddict)
-                        : ZSTD_decompressDCtx(dctx, dst, logic_nbytes, src, phys_nbytes);
+    size_t n = d->ddict
+                   ? ZSTD_decompress_usingDDict(dctx, dst, logic_nbytes, src, phys_nbytes, d->ddict)
+                   : ZSTD_decompressDCtx(dctx, dst, logic_nbytes, src, phys_nbytes);
     if (ZSTD_isError(n))
         return reason(n);
     return n == logic_nbytes ? NULL : "frame decodes to another length than the record table says";

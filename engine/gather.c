@@ -27,17 +27,17 @@ struct gather {
     const uint64_t *ids;
     size_t count;
     uint8_t *out;
-    const uint64_t *offsets; /* Ragged: where each record goes; Dense: NULL */
+    const uint64_t *offsets;       /* Ragged: where each record goes; Dense: NULL */
     const uint64_t *shape_offsets; /* packed: where its dims go; else NULL */
     uint64_t *shapes;              /* packed */
     bool mapped;
     size_t task_count;
 
     pthread_mutex_t lock;
-    size_t failed_at;       /* lowest position that failed; under lock */
-    int rc;                 /* under lock */
-    struct zr_error error;  /* of the position that failed; under lock */
-    atomic_bool failed;     /* others may stop */
+    size_t failed_at;      /* lowest position that failed; under lock */
+    int rc;                /* under lock */
+    struct zr_error error; /* of the position that failed; under lock */
+    atomic_bool failed;    /* others may stop */
 };
 
 /* ---------------------------------------------------------------- batches */
@@ -190,7 +190,7 @@ static int gather(struct gather *g, uint64_t nbytes, struct zr_error *err)
 }
 
 int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
-                     struct zr_error *err)
+                  struct zr_error *err)
 {
     uint64_t length = r->header.length, top = 0;
     for (size_t i = 0; i < count; i++)
@@ -201,8 +201,8 @@ int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
     while (ids[i] < length)
         i++;
     return zri_fail_record(err, ZR_E_RANGE, ids[i], ZRI_NO_OFFSET,
-                           "%s: record %" PRIu64 " is out of range: the store has %" PRIu64, r->path,
-                           ids[i], length);
+                           "%s: record %" PRIu64 " is out of range: the store has %" PRIu64,
+                           r->path, ids[i], length);
 }
 
 static int check_geometry(const struct zr_reader *r, int geometry, struct zr_error *err)
@@ -230,8 +230,8 @@ int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void
     return gather(&g, nbytes, err);
 }
 
-int zr_gather_ragged_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
-                          uint64_t *offsets, struct zr_error *err)
+int zr_gather_ragged_plan(struct zr_reader *r, const uint64_t *ids, size_t count, uint64_t *offsets,
+                          struct zr_error *err)
 {
     int rc = check_geometry(r, ZR_RAGGED, err);
     if (!rc)
@@ -290,8 +290,8 @@ static int plan_packed(const struct gather *g, uint64_t *offsets, uint64_t *shap
     return ZR_OK;
 }
 
-int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
-                          uint64_t *offsets, uint64_t *shape_offsets, struct zr_error *err)
+int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count, uint64_t *offsets,
+                          uint64_t *shape_offsets, struct zr_error *err)
 {
     int rc = check_geometry(r, ZR_RAGGED, err);
     if (!rc)

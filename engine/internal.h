@@ -56,9 +56,9 @@ extern const char zri_out_of_memory[];
 /* A file open for reading, or an image of one in memory (fd -1). */
 struct zri_file {
     int fd;
-    uint64_t nbytes;          /* its size when opened */
-    const uint8_t *bytes;     /* mapping or image; NULL: pread only */
-    struct zri_guard *guard;  /* of the mapping; NULL for images */
+    uint64_t nbytes;         /* its size when opened */
+    const uint8_t *bytes;    /* mapping or image; NULL: pread only */
+    struct zri_guard *guard; /* of the mapping; NULL for images */
 };
 
 #define ZRI_FILE_NONE ((struct zri_file){.fd = -1})
@@ -159,9 +159,9 @@ size_t zri_npy_header_nbytes(const char *dtype, uint32_t ndim, const uint64_t *s
 /* ---------------------------------------------------------------- sidecar.c */
 
 struct zri_side_row {
-    uint64_t sum;              /* XXH3-64 of the logical bytes */
+    uint64_t sum;               /* XXH3-64 of the logical bytes */
     uint16_t npy_header_nbytes; /* Ragged; 0: not known */
-    uint8_t ndim;              /* Ragged */
+    uint8_t ndim;               /* Ragged */
 };
 
 uint64_t zri_checksum(const void *bytes, size_t nbytes);
@@ -234,7 +234,7 @@ const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
 
 struct zr_writer {
     char *path;
-    char *name;        /* last component of path */
+    char *name; /* last component of path */
     char temp_name[ZRI_TEMP_NAME_PREFIX + 48];
     char *parent;      /* the rest of path */
     size_t made_count; /* parents that create made, innermost last in parent */
@@ -274,8 +274,8 @@ int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_en
 int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *dst,
                    struct zr_error *err);
 /* Rank of a Ragged record: from its raw bytes, the sidecar, or its decoded start. */
-int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                    bool mapped, uint32_t *ndim, struct zr_error *err);
+int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, bool mapped,
+                    uint32_t *ndim, struct zr_error *err);
 
 /* ---------------------------------------------------------------- gather.c */
 

@@ -58,7 +58,8 @@ size_t zr_npy_header(const char *dtype, uint32_t ndim, const uint64_t *shape, vo
     out[8] = (char)((total - V1_HEAD_NBYTES) & 0xff);
     out[9] = (char)((total - V1_HEAD_NBYTES) >> 8);
     char *p = out + V1_HEAD_NBYTES, *end = out + total;
-    p += snprintf(p, (size_t)(end - p), "{'descr': '%s', 'fortran_order': False, 'shape': (", dtype);
+    p +=
+        snprintf(p, (size_t)(end - p), "{'descr': '%s', 'fortran_order': False, 'shape': (", dtype);
     for (uint32_t i = 0; i < ndim; i++)
         p += snprintf(p, (size_t)(end - p), "%s%" PRIu64, i ? ", " : "", shape[i]);
     p += snprintf(p, (size_t)(end - p), "%s), }", ndim == 1 ? "," : "");

@@ -22,18 +22,18 @@ struct job {
     zri_task_fn fn;
     void *ctx;
     size_t count;
-    atomic_size_t next;     /* next index to hand out */
-    unsigned wanted;        /* workers that may still join; under lock */
-    unsigned active;        /* workers inside; under lock */
-    pthread_cond_t left;    /* active became 0 */
+    atomic_size_t next;  /* next index to hand out */
+    unsigned wanted;     /* workers that may still join; under lock */
+    unsigned active;     /* workers inside; under lock */
+    pthread_cond_t left; /* active became 0 */
     struct job *link;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
-static struct job *jobs;       /* that want workers; under lock */
-static unsigned worker_count;  /* under lock */
-static unsigned idle_count;    /* under lock */
+static struct job *jobs;              /* that want workers; under lock */
+static unsigned worker_count;         /* under lock */
+static unsigned idle_count;           /* under lock */
 static _Atomic unsigned chosen_count; /* by zr_set_thread_count; 0: default */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
@@ -126,7 +126,7 @@ static unsigned cgroup_cpus(void)
             continue;
         *group++ = 0;
         bool v2 = !*++controllers;
-        unsigned n = v2                    ? group_cpus("/sys/fs/cgroup", group, true)
+        unsigned n = v2                     ? group_cpus("/sys/fs/cgroup", group, true)
                      : has_cpu(controllers) ? group_cpus("/sys/fs/cgroup/cpu", group, false)
                                             : 0;
         if (n && (!least || n < least))
@@ -148,8 +148,8 @@ static unsigned default_thread_count(void)
             return n > MAX_THREADS ? MAX_THREADS : (unsigned)n;
     }
     cpu_set_t set;
-    long n = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN)
-                                                    : CPU_COUNT(&set);
+    long n =
+        sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
     unsigned count = n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (unsigned)n;
     unsigned quota = cgroup_cpus();
     return quota && quota < count ? quota : count;

@@ -44,8 +44,7 @@ static bool is_resident(struct span s, uintptr_t page)
     return true;
 }
 
-static bool looks_warm(const struct zr_reader *r, const uint64_t *ids, size_t count,
-                       uintptr_t page)
+static bool looks_warm(const struct zr_reader *r, const uint64_t *ids, size_t count, uintptr_t page)
 {
     size_t samples = count < SAMPLE_COUNT ? count : SAMPLE_COUNT;
     for (size_t k = 0; k < samples; k++) {

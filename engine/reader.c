@@ -128,7 +128,8 @@ static int read_header(struct zr_reader *r, struct zr_error *err)
     uint8_t page[ZRI_PAGE_NBYTES];
     if (r->meta.nbytes < ZRI_PAGE_NBYTES)
         return zri_fail(err, ZR_E_TRUNCATED,
-                        "%s/%s: file is cut short: %" PRIu64 " bytes, and the first page alone has 4096",
+                        "%s/%s: file is cut short: %" PRIu64
+                        " bytes, and the first page alone has 4096",
                         r->path, ZRI_META_NAME, r->meta.nbytes);
     int e = zri_file_read(&r->meta, 0, page, sizeof page);
     if (e)
@@ -138,15 +139,17 @@ static int read_header(struct zr_reader *r, struct zr_error *err)
         return zri_fail(err, ZR_E_FORMAT, "%s/%s: %s", r->path, ZRI_META_NAME, why);
     if (r->header.length > (r->meta.nbytes - ZRI_PAGE_NBYTES) / ZRI_ENTRY_NBYTES)
         return zri_fail(err, ZR_E_TRUNCATED,
-                        "%s/%s: file is cut short: %" PRIu64 " bytes do not hold the table of %" PRIu64
-                        " records",
+                        "%s/%s: file is cut short: %" PRIu64
+                        " bytes do not hold the table of %" PRIu64 " records",
                         r->path, ZRI_META_NAME, r->meta.nbytes, r->header.length);
     why = zri_schema_decode(&r->schema, page + ZRI_HEADER_NBYTES, r->header.schema_nbytes);
     if (why)
-        return zri_fail(err, why == zri_out_of_memory ? ZR_E_NOMEM : ZR_E_SCHEMA, "%s/%s: %s", r->path, ZRI_META_NAME, why);
+        return zri_fail(err, why == zri_out_of_memory ? ZR_E_NOMEM : ZR_E_SCHEMA, "%s/%s: %s",
+                        r->path, ZRI_META_NAME, why);
     if (r->data.nbytes < r->header.tail_off)
         return zri_fail(err, ZR_E_TRUNCATED,
-                        "%s/%s: file is cut short: %" PRIu64 " bytes where the header says %" PRIu64,
+                        "%s/%s: file is cut short: %" PRIu64
+                        " bytes where the header says %" PRIu64,
                         r->path, ZRI_DATA_NAME, r->data.nbytes, r->header.tail_off);
 
     uint8_t entries[ZRI_IDENTITY_ENTRIES * ZRI_ENTRY_NBYTES];
@@ -191,8 +194,8 @@ static int read_dict(struct zr_reader *r, const struct zri_file *dict, struct zr
         return zri_fail(err, ZR_E_DICT, "%s/%s: missing: codec zstd_dict needs its dictionary",
                         r->path, ZRI_DICT_NAME);
     if (dict->nbytes == 0 || dict->nbytes > MAX_DICT_NBYTES)
-        return zri_fail(err, ZR_E_DICT, "%s/%s: a dictionary cannot have %" PRIu64 " bytes", r->path,
-                        ZRI_DICT_NAME, dict->nbytes);
+        return zri_fail(err, ZR_E_DICT, "%s/%s: a dictionary cannot have %" PRIu64 " bytes",
+                        r->path, ZRI_DICT_NAME, dict->nbytes);
     r->dict_nbytes = dict->nbytes;
     r->dict = malloc(r->dict_nbytes);
     if (!r->dict)
@@ -258,8 +261,7 @@ bool zri_reader_side_row(const struct zr_reader *r, uint64_t id, struct zri_side
         return false;
     if (r->side.bytes) {
         memcpy(bytes, r->side.bytes + off, n);
-        if (r->side.guard && !zri_file_trusted(&r->side) &&
-            zri_file_read(&r->side, off, bytes, n))
+        if (r->side.guard && !zri_file_trusted(&r->side) && zri_file_read(&r->side, off, bytes, n))
             return false;
     } else if (zri_file_read(&r->side, off, bytes, n)) {
         return false;

@@ -9,8 +9,8 @@
 
 /* ---------------------------------------------------------------- logical bytes */
 
-int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code, const char *why,
-                   struct zr_error *err)
+int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code,
+                       const char *why, struct zr_error *err)
 {
     if (why == zri_out_of_memory)
         code = ZR_E_NOMEM; /* no fault of the record */
@@ -60,13 +60,13 @@ int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_en
     struct zri_side_row row;
     if (r->check_sums && zri_reader_side_row(r, id, &row) &&
         row.sum != zri_checksum(dst, entry->logic_nbytes))
-        return zri_record_damaged(r, id, entry->off, ZR_E_CHECKSUM, "decoded bytes differ from the checksum",
-                       err);
+        return zri_record_damaged(r, id, entry->off, ZR_E_CHECKSUM,
+                                  "decoded bytes differ from the checksum", err);
     return ZR_OK;
 }
 
 int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                         void *dst, bool mapped, struct zr_error *err)
+                      void *dst, bool mapped, struct zr_error *err)
 {
     if (mapped) {
         const char *why = zri_decode(r->decoder, r->data.bytes + entry->off, entry->phys_nbytes,
@@ -147,7 +147,8 @@ static int ragged_shape(struct zr_reader *r, uint64_t id, const struct zri_entry
                  zri_shape_nbytes((uint32_t)prefix[0], prefix + 1, r->schema.itemsize, &nbytes) &&
                  nbytes == entry->logic_nbytes - 8 * (prefix[0] + 1);
     if (!sound)
-        return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, "the shape prefix is damaged", err);
+        return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, "the shape prefix is damaged",
+                                  err);
     *ndim = (uint32_t)prefix[0];
     memcpy(shape, prefix + 1, *ndim * sizeof *shape);
     return ZR_OK;
@@ -209,8 +210,8 @@ static int ragged_overhead(struct zr_reader *r, uint64_t id, const struct zri_en
     return ZR_OK;
 }
 
-int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                    bool mapped, uint32_t *ndim, struct zr_error *err)
+int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, bool mapped,
+                    uint32_t *ndim, struct zr_error *err)
 {
     uint64_t header_nbytes, raw_ndim = UINT64_MAX;
     int rc = ZR_OK;

@@ -25,8 +25,8 @@ static bool digits_to_u64(const char **s, uint64_t *v)
 /* "[ns]", "[25s]", "[ms/4]" or nothing: the unit of datetime64 and timedelta64. */
 static bool time_unit(const char *p)
 {
-    static const char *const units[] = {"Y", "M", "W", "D", "h", "m", "s", "ms",
-                                        "us", "ns", "ps", "fs", "as", "generic"};
+    static const char *const units[] = {"Y",  "M",  "W",  "D",  "h",  "m",  "s",
+                                        "ms", "us", "ns", "ps", "fs", "as", "generic"};
     uint64_t n;
     if (!*p)
         return true;

@@ -21,8 +21,8 @@ struct verify {
     struct zr_reader *r;
     uint64_t first; /* of the chunk */
     pthread_mutex_t lock;
-    struct finding *findings; /* of the chunk, by record; under lock */
-    bool out_of_memory;       /* under lock */
+    struct finding *findings;      /* of the chunk, by record; under lock */
+    bool out_of_memory;            /* under lock */
     _Atomic uint64_t starts, ends; /* sums over the records' ranges, see tiles_data() */
 };
 
@@ -147,15 +147,18 @@ struct range {
 static int by_start(const void *a, const void *b)
 {
     const struct range *x = a, *y = b;
-    return x->start != y->start ? (x->start < y->start ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
+    return x->start != y->start ? (x->start < y->start ? -1 : 1)
+           : x->id < y->id      ? -1
+                                : x->id > y->id;
 }
 
 static bool report_overlap(struct verify *v, zr_finding_fn finding, void *ctx,
                            struct zr_verify_result *result, uint64_t a, uint64_t b)
 {
     struct zr_error error;
-    zri_fail(&error, ZR_E_CORRUPT, "%s/%s: the ranges of records %" PRIu64 " and %" PRIu64 " overlap",
-             v->r->path, ZRI_META_NAME, a, b);
+    zri_fail(&error, ZR_E_CORRUPT,
+             "%s/%s: the ranges of records %" PRIu64 " and %" PRIu64 " overlap", v->r->path,
+             ZRI_META_NAME, a, b);
     result->bad_count++;
     return !finding || !finding(ctx, &error);
 }
@@ -205,8 +208,7 @@ static int check_all(struct verify *v, zr_finding_fn finding, zr_progress_fn pro
         uint64_t n = length - v->first < per ? length - v->first : per;
         zri_parallel(n, zr_thread_count(), check_task, v);
         result->checked_count += n;
-        stop = report(v, finding, ctx, result) ||
-               (progress && progress(ctx, v->first + n, length));
+        stop = report(v, finding, ctx, result) || (progress && progress(ctx, v->first + n, length));
         if (v->out_of_memory)
             return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", r->path);
     }

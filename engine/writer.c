@@ -70,9 +70,8 @@ static int make_parents(struct zr_writer *w, struct zr_error *err)
     }
     /* split_path set it.  NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
     w->parent_fd = open(w->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return w->parent_fd < 0
-               ? zri_fail_errno(err, errno, "%s: cannot open its directory", w->path)
-               : ZR_OK;
+    return w->parent_fd < 0 ? zri_fail_errno(err, errno, "%s: cannot open its directory", w->path)
+                            : ZR_OK;
 }
 
 /* Innermost first, as far as they are empty. */
@@ -179,12 +178,13 @@ static int check_options(struct zr_writer *w, const struct zr_writer_options *o,
                         o->dict ? "%s: a dictionary is for codec zstd_dict only"
                                 : "%s: codec zstd_dict needs a dictionary",
                         w->path);
-    if (o->level && (o->codec == ZR_RAW || o->level < zri_level_min() || o->level > zri_level_max()))
+    if (o->level &&
+        (o->codec == ZR_RAW || o->level < zri_level_min() || o->level > zri_level_max()))
         return zri_fail(err, ZR_E_INVALID, "%s: codec %s has no level %d", w->path,
                         zr_codec_name(o->codec), o->level);
-    const char *why = o->dtype ? zri_schema_set(&w->schema, o->geometry, o->dtype, o->ndim,
-                                                o->item_shape)
-                               : "no dtype";
+    const char *why =
+        o->dtype ? zri_schema_set(&w->schema, o->geometry, o->dtype, o->ndim, o->item_shape)
+                 : "no dtype";
     return why ? zri_fail(err, ZR_E_SCHEMA, "%s: %s", w->path, why) : ZR_OK;
 }
 
@@ -329,7 +329,8 @@ static int finish_sidecar(const struct zr_writer *w, const uint8_t *page, struct
         return rc;
     zri_sidecar_encode(&s, header);
     int e = zri_write_full(w->side_fd, header, sizeof header, 0);
-    return e ? zri_write_failed(w, e, ZRI_SIDE_NAME, err) : sync_file(w, w->side_fd, ZRI_SIDE_NAME, err);
+    return e ? zri_write_failed(w, e, ZRI_SIDE_NAME, err)
+             : sync_file(w, w->side_fd, ZRI_SIDE_NAME, err);
 }
 
 /* Payload, table and sidecar are durable before the header exists. */
@@ -409,7 +410,8 @@ int zr_writer_close(struct zr_writer *w, struct zr_error *err)
 {
     int rc = ZR_OK;
     if (!zri_writer_is_owner(w))
-        rc = zri_fail(err, ZR_E_STATE, "%s: not published: a writer does not survive fork", w->path);
+        rc =
+            zri_fail(err, ZR_E_STATE, "%s: not published: a writer does not survive fork", w->path);
     else if (w->failed)
         rc = zri_fail(err, ZR_E_STATE, "%s: not published: an append failed", w->path);
     if (!rc)

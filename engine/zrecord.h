@@ -45,8 +45,8 @@ extern "C" {
 #endif
 
 #define ZR_MAX_RECORD_NBYTES ((uint64_t)1 << 31) /* logical bytes of one record, inclusive */
-#define ZR_MAX_NDIM 64                            /* NumPy 2's rank limit */
-#define ZR_DTYPE_MAX 64                           /* bytes of a dtype string with its NUL */
+#define ZR_MAX_NDIM 64                           /* NumPy 2's rank limit */
+#define ZR_DTYPE_MAX 64                          /* bytes of a dtype string with its NUL */
 #define ZR_NO_RECORD UINT64_MAX
 
 /* ---------------------------------------------------------------- errors */
@@ -79,10 +79,10 @@ enum zr_code {
 };
 
 struct zr_error {
-    int code;        /* one of zr_code */
-    int sys_errno;   /* errno of the failing system call, else 0 */
-    uint64_t record; /* record id, or ZR_NO_RECORD */
-    uint64_t offset; /* byte offset in the file named by message, or UINT64_MAX */
+    int code;           /* one of zr_code */
+    int sys_errno;      /* errno of the failing system call, else 0 */
+    uint64_t record;    /* record id, or ZR_NO_RECORD */
+    uint64_t offset;    /* byte offset in the file named by message, or UINT64_MAX */
     char message[1024]; /* one line: file, record, reason; no newline */
 };
 
@@ -160,10 +160,10 @@ struct zr_writer_options {
     const uint64_t *item_shape; /* Dense: ndim dims */
     const void *dict;           /* ZR_ZSTD_DICT: the dictionary; copied */
     size_t dict_nbytes;
-    int level;                  /* zstd level; 0: by tune, 3 (zstd) or 19 (dict) */
-    int tune;                   /* enum zr_tune */
-    int durability;             /* enum zr_durability: fsync on close or not */
-    bool no_sidecar;            /* leave out checksums and ranks */
+    int level;       /* zstd level; 0: by tune, 3 (zstd) or 19 (dict) */
+    int tune;        /* enum zr_tune */
+    int durability;  /* enum zr_durability: fsync on close or not */
+    bool no_sidecar; /* leave out checksums and ranks */
 };
 
 /* One Ragged record: a C-contiguous payload of dtype elements. */
@@ -189,8 +189,8 @@ ZR_API int zr_writer_append_dense(struct zr_writer *w, const void *rows, uint64_
 /* Appends count records.  Items of zero bytes or over the record limit are
  * refused before anything of the batch is written (ZR_E_INVALID,
  * ZR_E_TOO_LARGE; err->record is the position in items), leaving the writer usable. */
-ZR_API int zr_writer_append_ragged(struct zr_writer *w, const struct zr_item *items,
-                                   uint64_t count, struct zr_error *err);
+ZR_API int zr_writer_append_ragged(struct zr_writer *w, const struct zr_item *items, uint64_t count,
+                                   struct zr_error *err);
 
 ZR_API uint64_t zr_writer_length(const struct zr_writer *w);
 
@@ -223,23 +223,23 @@ ZR_API int zr_reader_open(struct zr_reader **out, const char *path,
 ZR_API void zr_reader_close(struct zr_reader *r);
 
 struct zr_info {
-    const char *path;    /* as given to open */
-    const char *dtype;   /* NumPy dtype.str */
+    const char *path;  /* as given to open */
+    const char *dtype; /* NumPy dtype.str */
     int geometry;
     int codec;
     uint64_t length;
-    uint64_t itemsize;   /* bytes of an element */
-    uint32_t ndim;       /* Dense: rank of a record */
+    uint64_t itemsize;          /* bytes of an element */
+    uint32_t ndim;              /* Dense: rank of a record */
     const uint64_t *item_shape; /* Dense: ndim dims; NULL for Ragged */
-    uint64_t row_nbytes; /* Dense: logical bytes of a record; 0 for Ragged */
-    uint64_t data_nbytes; /* committed bytes of data.zr */
-    uint64_t disk_nbytes; /* allocated bytes of all files of the store */
-    const void *dict;    /* ZR_ZSTD_DICT: the dictionary, else NULL */
+    uint64_t row_nbytes;        /* Dense: logical bytes of a record; 0 for Ragged */
+    uint64_t data_nbytes;       /* committed bytes of data.zr */
+    uint64_t disk_nbytes;       /* allocated bytes of all files of the store */
+    const void *dict;           /* ZR_ZSTD_DICT: the dictionary, else NULL */
     size_t dict_nbytes;
-    bool has_sidecar;    /* checksums (and Ragged ranks) are there and match */
-    int64_t mtime_sec;   /* of meta.zr */
+    bool has_sidecar;  /* checksums (and Ragged ranks) are there and match */
+    int64_t mtime_sec; /* of meta.zr */
     int64_t mtime_nsec;
-    uint64_t identity;   /* changes when the store at a path is another one */
+    uint64_t identity; /* changes when the store at a path is another one */
 };
 /* Fills info; the pointers in it live as long as the reader.  O(1). */
 ZR_API void zr_reader_info(const struct zr_reader *r, struct zr_info *info);
@@ -248,8 +248,8 @@ ZR_API void zr_reader_info(const struct zr_reader *r, struct zr_info *info);
 ZR_API const char *zr_reader_warning(const struct zr_reader *r);
 
 struct zr_location {
-    uint64_t data_off;    /* in data.zr */
-    uint32_t phys_nbytes; /* stored */
+    uint64_t data_off;     /* in data.zr */
+    uint32_t phys_nbytes;  /* stored */
     uint32_t logic_nbytes; /* decoded; for Ragged with the shape prefix.  2^31 fits */
 };
 /* The checked table entry of one record. */
@@ -283,15 +283,13 @@ struct zr_record_view {
     const void *data;      /* payload */
     uint64_t data_nbytes;
 };
-ZR_API void zr_record_split(const void *record, uint64_t logic_nbytes,
-                            struct zr_record_view *view);
+ZR_API void zr_record_split(const void *record, uint64_t logic_nbytes, struct zr_record_view *view);
 
 /* Plans a packed Ragged gather: payloads end to end, without shape prefixes, the
  * dims apart.  offsets[0..count] are bytes into values, shape_offsets[0..count]
  * elements into shapes; the last of each is the size that zr_gather_packed needs. */
 ZR_API int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
-                                 uint64_t *offsets, uint64_t *shape_offsets,
-                                 struct zr_error *err);
+                                 uint64_t *offsets, uint64_t *shape_offsets, struct zr_error *err);
 /* The packed gather, with the plan for the same ids. */
 ZR_API int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count, void *values,
                             const uint64_t *offsets, uint64_t *shapes,
@@ -341,9 +339,8 @@ ZR_API int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const v
 ZR_API void zr_tier_sizes(int tier, size_t *dict_nbytes, size_t *sample_nbytes);
 /* Trains on count samples laid end to end.  dict holds dict_capacity bytes;
  * *dict_nbytes is what was used.  ZR_E_TRAIN when samples are too few or small. */
-ZR_API int zr_dict_train(const void *samples, const size_t *sample_nbytes, size_t count,
-                         void *dict, size_t dict_capacity, size_t *dict_nbytes,
-                         struct zr_error *err);
+ZR_API int zr_dict_train(const void *samples, const size_t *sample_nbytes, size_t count, void *dict,
+                         size_t dict_capacity, size_t *dict_nbytes, struct zr_error *err);
 /* The same on records of a store, taken at a stride over all of it within the
  * tier's budget.  *dict is released with zr_buffer_free. */
 ZR_API int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_t *dict_nbytes,
@@ -353,16 +350,16 @@ ZR_API int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_
 
 struct zr_verify_result {
     uint64_t checked_count;
-    uint64_t bad_count;       /* findings: bad records and store-level faults */
-    bool checksums_compared;  /* false: no sidecar, only decoded */
+    uint64_t bad_count;      /* findings: bad records and store-level faults */
+    bool checksums_compared; /* false: no sidecar, only decoded */
 };
 /* finding: one per bad record or store-level fault (record == ZR_NO_RECORD),
  * called from the calling thread; non-zero stops with ZR_E_CANCELLED. */
 typedef int (*zr_finding_fn)(void *ctx, const struct zr_error *finding);
 /* Decodes every record and compares it with its checksum.  Returns ZR_OK even
  * with findings: ask result->bad_count.  Callbacks may be NULL. */
-ZR_API int zr_verify(struct zr_reader *r, zr_finding_fn finding, zr_progress_fn progress,
-                     void *ctx, struct zr_verify_result *result, struct zr_error *err);
+ZR_API int zr_verify(struct zr_reader *r, zr_finding_fn finding, zr_progress_fn progress, void *ctx,
+                     struct zr_verify_result *result, struct zr_error *err);
 
 /* ---------------------------------------------------------------- sampler
  * Pure functions of (length, batch_size, mode, seed, step), the same on every

@@ -58,8 +58,7 @@ int read_exactly(int fd, const char *name, void *data, size_t nbytes, uint64_t o
 }
 
 /* Rows first..first+count of a file into dst, in C order. */
-static int read_rows(const struct npy_file *f, const char *name, const struct rows *rows,
-                     void *dst)
+static int read_rows(const struct npy_file *f, const char *name, const struct rows *rows, void *dst)
 {
     if (f->npy.fortran_order && f->npy.ndim > 1)
         return fortran_read(rows, f->fd, name, dst);
@@ -90,10 +89,14 @@ static int fill_rows(struct source *s, uint64_t first, size_t max_nbytes, struct
     if (status)
         return status;
     struct npy_file f = {s->fd, s->npy};
-    struct rows rows = {
-        .itemsize = s->npy.itemsize, .ndim = s->ndim, .shape = s->shape,
-        .row_items = s->row_nbytes / s->npy.itemsize, .total_rows = s->record_count,
-        .first = first, .count = count, .data_off = s->npy.data_off};
+    struct rows rows = {.itemsize = s->npy.itemsize,
+                        .ndim = s->ndim,
+                        .shape = s->shape,
+                        .row_items = s->row_nbytes / s->npy.itemsize,
+                        .total_rows = s->record_count,
+                        .first = first,
+                        .count = count,
+                        .data_off = s->npy.data_off};
     status = read_rows(&f, s->path, &rows, b->data);
     b->count = count;
     b->used_nbytes = count * s->row_nbytes;
@@ -115,10 +118,13 @@ static int add_file(struct source *s, size_t index, const struct npy_file *f, st
         status = reserve(b, npy->data_nbytes);
     if (status)
         return status;
-    struct rows rows = {
-        .itemsize = npy->itemsize, .ndim = npy->ndim, .shape = npy->shape,
-        .row_items = npy->data_nbytes / npy->itemsize, .total_rows = 1, .count = 1,
-        .data_off = npy->data_off};
+    struct rows rows = {.itemsize = npy->itemsize,
+                        .ndim = npy->ndim,
+                        .shape = npy->shape,
+                        .row_items = npy->data_nbytes / npy->itemsize,
+                        .total_rows = 1,
+                        .count = 1,
+                        .data_off = npy->data_off};
     status = read_rows(f, name, &rows, b->data + b->used_nbytes);
     if (status)
         return status;

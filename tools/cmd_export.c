@@ -166,7 +166,8 @@ static int write_output(struct job *j, const char *dest, bool quiet)
     bool one_file = is_npy_name(dest);
 
     if (one_file && j->info.geometry == ZR_RAGGED) {
-        diag("%s: Ragged records have different shapes: export into a folder, not a .npy", j->store);
+        diag("%s: Ragged records have different shapes: export into a folder, not a .npy",
+             j->store);
         return EXIT_FAILED;
     }
     signals_catch();
@@ -204,10 +205,16 @@ static int run(int argc, char **argv)
 
     for (int option; (option = getopt_long(argc, argv, "qh", long_options, NULL)) != -1;) {
         switch (option) {
-        case 'r': records = optarg; break;
-        case 'q': quiet = true; break;
-        case 'h': return show_help();
-        default: return usage_hint();
+        case 'r':
+            records = optarg;
+            break;
+        case 'q':
+            quiet = true;
+            break;
+        case 'h':
+            return show_help();
+        default:
+            return usage_hint();
         }
     }
     int status = expect_arguments(argc, 2);

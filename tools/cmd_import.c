@@ -25,15 +25,28 @@ struct request {
 
 /* ---------------------------------------------------------------- options */
 
-enum { OPT_CODEC = 256, OPT_LEVEL, OPT_TUNE, OPT_TIER, OPT_DICT, OPT_DENSE, OPT_RAGGED, OPT_NO_SYNC };
+enum {
+    OPT_CODEC = 256,
+    OPT_LEVEL,
+    OPT_TUNE,
+    OPT_TIER,
+    OPT_DICT,
+    OPT_DENSE,
+    OPT_RAGGED,
+    OPT_NO_SYNC
+};
 
-static const struct option long_options[] = {
-    {"codec", required_argument, NULL, OPT_CODEC}, {"level", required_argument, NULL, OPT_LEVEL},
-    {"tune", required_argument, NULL, OPT_TUNE},   {"tier", required_argument, NULL, OPT_TIER},
-    {"dict", required_argument, NULL, OPT_DICT},   {"dense", no_argument, NULL, OPT_DENSE},
-    {"ragged", no_argument, NULL, OPT_RAGGED},     {"no-sync", no_argument, NULL, OPT_NO_SYNC},
-    {"quiet", no_argument, NULL, 'q'},             {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0}};
+static const struct option long_options[] = {{"codec", required_argument, NULL, OPT_CODEC},
+                                             {"level", required_argument, NULL, OPT_LEVEL},
+                                             {"tune", required_argument, NULL, OPT_TUNE},
+                                             {"tier", required_argument, NULL, OPT_TIER},
+                                             {"dict", required_argument, NULL, OPT_DICT},
+                                             {"dense", no_argument, NULL, OPT_DENSE},
+                                             {"ragged", no_argument, NULL, OPT_RAGGED},
+                                             {"no-sync", no_argument, NULL, OPT_NO_SYNC},
+                                             {"quiet", no_argument, NULL, 'q'},
+                                             {"help", no_argument, NULL, 'h'},
+                                             {NULL, 0, NULL, 0}};
 
 static int take_codec(struct request *q, const char *text)
 {
@@ -73,16 +86,29 @@ static int take_choice(struct request *q, enum shape_choice choice)
 static int take_option(struct request *q, int option)
 {
     switch (option) {
-    case OPT_CODEC: return take_codec(q, optarg);
-    case OPT_LEVEL: return take_level(q, optarg);
-    case OPT_TUNE: return take_tune(q, optarg);
-    case OPT_TIER: return take_tier(q, optarg);
-    case OPT_DICT: q->dict_file = optarg; return 0;
-    case OPT_DENSE: return take_choice(q, SHAPE_DENSE);
-    case OPT_RAGGED: return take_choice(q, SHAPE_RAGGED);
-    case OPT_NO_SYNC: q->no_sync = true; return 0;
-    case 'q': q->quiet = true; return 0;
-    default: return usage_hint();
+    case OPT_CODEC:
+        return take_codec(q, optarg);
+    case OPT_LEVEL:
+        return take_level(q, optarg);
+    case OPT_TUNE:
+        return take_tune(q, optarg);
+    case OPT_TIER:
+        return take_tier(q, optarg);
+    case OPT_DICT:
+        q->dict_file = optarg;
+        return 0;
+    case OPT_DENSE:
+        return take_choice(q, SHAPE_DENSE);
+    case OPT_RAGGED:
+        return take_choice(q, SHAPE_RAGGED);
+    case OPT_NO_SYNC:
+        q->no_sync = true;
+        return 0;
+    case 'q':
+        q->quiet = true;
+        return 0;
+    default:
+        return usage_hint();
     }
 }
 

@@ -116,7 +116,8 @@ static json_t *info_json(const struct summary *sum)
     set_number(object, "stored_bytes", info->data_nbytes);
     set_number(object, "disk_bytes", info->disk_nbytes);
     json_object_set_new(object, "checksums", json_boolean(info->has_sidecar));
-    json_object_set_new(object, "mtime", json_string(time_text(info->mtime_sec, when, sizeof when)));
+    json_object_set_new(object, "mtime",
+                        json_string(time_text(info->mtime_sec, when, sizeof when)));
     json_object_set_new(object, "identity", json_string(identity));
     json_object_set_new(object, "warning", sum->warning ? json_string(sum->warning) : json_null());
     return object;

@@ -116,10 +116,16 @@ static int run(int argc, char **argv)
 
     for (int option; (option = getopt_long(argc, argv, "lh", long_options, NULL)) != -1;) {
         switch (option) {
-        case 'l': with_details = true; break;
-        case 'r': records = optarg; break;
-        case 'h': return show_help();
-        default: return usage_hint();
+        case 'l':
+            with_details = true;
+            break;
+        case 'r':
+            records = optarg;
+            break;
+        case 'h':
+            return show_help();
+        default:
+            return usage_hint();
         }
     }
     int status = expect_arguments(argc, 1);

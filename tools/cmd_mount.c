@@ -80,11 +80,16 @@ static int take_option(struct words *w, int option)
     static char flags[][3] = {"-f", "-d", "-s", "-o"};
 
     switch (option) {
-    case 'f': return add_word(w, flags[0]);
-    case 'd': return add_word(w, flags[1]);
-    case 's': return add_word(w, flags[2]);
-    case 'o': return add_word(w, flags[3]) || add_word(w, optarg) ? EXIT_USAGE : 0;
-    default: return usage_hint();
+    case 'f':
+        return add_word(w, flags[0]);
+    case 'd':
+        return add_word(w, flags[1]);
+    case 's':
+        return add_word(w, flags[2]);
+    case 'o':
+        return add_word(w, flags[3]) || add_word(w, optarg) ? EXIT_USAGE : 0;
+    default:
+        return usage_hint();
     }
 }
 
@@ -94,7 +99,8 @@ static int run(int argc, char **argv)
     struct words w = {.argv = {name}, .count = 1};
     int status = 0;
 
-    for (int option; !status && (option = getopt_long(argc, argv, "o:fdsh", long_options, NULL)) != -1;) {
+    for (int option;
+         !status && (option = getopt_long(argc, argv, "o:fdsh", long_options, NULL)) != -1;) {
         if (option == 'h')
             return show_help();
         status = take_option(&w, option);

@@ -81,15 +81,21 @@ static int run(int argc, char **argv)
 
     while ((option = getopt_long(argc, argv, "o:qh", long_options, NULL)) != -1) {
         switch (option) {
-        case 'o': path = optarg; break;
-        case 'q': quiet = true; break;
-        case 'h': return show_help();
+        case 'o':
+            path = optarg;
+            break;
+        case 'q':
+            quiet = true;
+            break;
+        case 'h':
+            return show_help();
         case 't':
             tier = zr_tier_from_name(optarg);
             if (tier < 0)
                 return usage_error("--tier '%s': not fast, balanced or max", optarg);
             break;
-        default: return usage_hint();
+        default:
+            return usage_hint();
         }
     }
     if (!path)

@@ -79,7 +79,8 @@ static int detach_as_root(const char *shown, const char *path, bool lazy)
     if (errno != EBUSY)
         return fail_errno(shown);
     diag("%s: busy: a program has a file or folder of it open, or is in it (--lazy detaches it all"
-         " the same)", shown);
+         " the same)",
+         shown);
     return EXIT_FAILED;
 }
 

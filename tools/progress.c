@@ -72,7 +72,8 @@ void progress_update(struct progress *p, uint64_t done)
     if (seconds_between(&p->drawn, &now) < REDRAW_SECONDS)
         return;
     p->drawn = now;
-    draw(p, done < p->total ? (double)done / (double)p->total : 1, seconds_between(&p->start, &now));
+    draw(p, done < p->total ? (double)done / (double)p->total : 1,
+         seconds_between(&p->start, &now));
 }
 
 void progress_end(struct progress *p)

@@ -86,7 +86,8 @@ int selection_parse(struct selection *s, const char *text)
     if (good)
         return 0;
     selection_release(s);
-    return usage_error("'%s' is not a selection of records (like 0,5,2 or 0:256 or 0:1000:10)", text);
+    return usage_error("'%s' is not a selection of records (like 0,5,2 or 0:256 or 0:1000:10)",
+                       text);
 }
 
 static uint64_t span_count(const struct span *span)

@@ -16,13 +16,13 @@ enum shape_choice { SHAPE_AUTO, SHAPE_DENSE, SHAPE_RAGGED };
 
 struct source {
     const char *path;
-    bool folder;       /* each file is a record; else each row of one .npy is */
-    char **names;      /* folder: sorted */
+    bool folder;  /* each file is a record; else each row of one .npy is */
+    char **names; /* folder: sorted */
     size_t name_count;
     int fd;            /* the .npy, or the folder */
     struct zr_npy npy; /* of the .npy, or of the folder's first file */
     bool ragged;
-    uint32_t ndim;     /* of a record (Ragged folder: of the first) */
+    uint32_t ndim; /* of a record (Ragged folder: of the first) */
     const uint64_t *shape;
     uint64_t row_nbytes;
     uint64_t record_count;

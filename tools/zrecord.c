@@ -13,7 +13,7 @@
 #include "tools.h"
 
 static const struct command *const commands[] = {
-    &cmd_import, &cmd_export,     &cmd_info,  &cmd_ls,    &cmd_cat,
+    &cmd_import, &cmd_export,     &cmd_info,  &cmd_ls,     &cmd_cat,
     &cmd_verify, &cmd_train_dict, &cmd_mount, &cmd_umount,
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

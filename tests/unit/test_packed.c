@@ -20,8 +20,8 @@ static int gather_packed(struct zr_reader *r, struct packed *p, struct zr_error 
         return rc;
     p->values = malloc(p->offsets[BATCH] + 1);
     p->shapes = malloc(8 * p->shape_offsets[BATCH] + 8);
-    rc = zr_gather_packed(r, p->ids, BATCH, p->values, p->offsets, p->shapes, p->shape_offsets,
-                          err);
+    rc =
+        zr_gather_packed(r, p->ids, BATCH, p->values, p->offsets, p->shapes, p->shape_offsets, err);
     if (rc) {
         free(p->values);
         free(p->shapes);
