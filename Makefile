@@ -163,6 +163,24 @@ check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 	@$(call need,valgrind); status=0; for test in $(filter-out $(NOT_UNDER_VALGRIND),$(UNIT_BIN)); do \
 	  CK_TIMEOUT_MULTIPLIER=20 valgrind -q --error-exitcode=9 $$test || status=1; done; exit $$status
 
+# The suite has an environment of its own, for the peers it compares with; build/bench-results gets
+# the figures.  BENCH is for more arguments: make bench BENCH="--only 'token Dense' --backends zrecord,limit"
+BENCH_PYTHON := build/bench-venv/bin/python
+BENCH_RUN    := $(BENCH_PYTHON) tests/bench/run.py
+bench-setup: setup
+	@$(AGAIN) lib $(BUILD)/bench/limit_worker
+	@tests/bench/setup.sh $(PYTHON)
+.PHONY: bench-setup bench-quick bench-readme
+
+bench: bench-setup ## all tables and plots, beside every peer: an hour or more
+	@$(BENCH_RUN) --size full $(BENCH)
+
+bench-quick: bench-setup ## the same with fewer records and rounds: under 10 minutes on 2 cores
+	@$(BENCH_RUN) --size quick $(BENCH)
+
+bench-readme: ## put the tables of the last run into README.md
+	@$(PYTHON) tests/bench/report.py build/bench-results/bench.json --readme README.md
+
 TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
 -bugprone-narrowing-conversions,-bugprone-implicit-widening-of-multiplication-result,$\
 -bugprone-assignment-in-if-condition,-bugprone-suspicious-string-compare,-clang-analyzer-valist.Uninitialized,$\
