@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""The benchmark suite's own honesty: wrong answers are noticed, tables come out as measured.
+
+At a tiny scale, with zrecord, a mapped .npy and loaderx 2.0.0; nothing here looks at a time.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+ROWS = ("zrecord", "npy-mmap", "loaderx-2.0.0")
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """The suite's modules, which import each other by their bare names."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        import backends
+        import checks
+        import pagecache
+        import plans
+        import report
+        import rounds
+        import settings
+        import stores
+        import workloads
+    finally:
+        sys.path.remove(str(BENCH))
+    modules = (backends, checks, pagecache, plans, report, rounds, settings, stores, workloads)
+    return {module.__name__: module for module in modules}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A whole run as the command line makes it, in a process of its own."""
+    folder = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, BENCH / "run.py", "--size", "tiny", "--backends", ",".join(ROWS)]
+    done = subprocess.run(
+        [*command, "--dir", folder / "data", "--out", folder / "out"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not [path for path in (folder / "data").iterdir() if path.is_dir()]  # cleaned up
+    assert (folder / "out" / "bench.md").read_text().startswith("# Measured")
+    return json.loads((folder / "out" / "bench.json").read_text())
+
+
+@pytest.fixture
+def workload(suite):
+    return suite["workloads"].vision_dense(8, shape=(3, 16, 16))
+
+
+def opened(suite, tmp_path, workload, row="npy-mmap-raw"):
+    found, skipped = suite["backends"].available(tmp_path, workload, [row])
+    assert found and found[0].name == row, skipped
+    backend = found[0]
+    backend.create()
+    backend.append()
+    backend.finish()
+    backend.open()
+    return backend
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_right_answers_pass(suite, tmp_path, workload):
+    backend = opened(suite, tmp_path, workload)
+    suite["checks"].sweep(backend, workload)
+    drawn = suite["plans"].rounds(2, 3, len(workload), 5)
+    suite["checks"].planned([backend], {backend.name: 3}, drawn, workload)
+
+
+@pytest.mark.parametrize("row", ["npy-mmap-raw", "zrecord-zstd"])
+def test_a_wrong_record_is_noticed(suite, tmp_path, workload, row):
+    backend = opened(suite, tmp_path, workload, row)
+    right = backend.gather
+
+    def wrong(ids):
+        answer = np.array(right(ids))
+        answer[list(ids).index(5), 0, 0, 0] ^= 1 if 5 in ids else 0
+        return answer
+
+    backend.gather = wrong
+    with pytest.raises(suite["checks"].WrongAnswer, match=row):
+        suite["checks"].sweep(backend, workload)
+
+
+def test_a_wrong_plan_stops_the_run(suite, tmp_path, workload, monkeypatch):
+    """Every id alone is right, but not their order: only checking plans can see that."""
+    backend = opened(suite, tmp_path, workload)
+    right = backend.gather
+    backend.gather = lambda ids: right(np.sort(ids))
+    suite["checks"].sweep(backend, workload)
+    workload.batch = 6
+    with pytest.raises(suite["checks"].WrongAnswer):
+        suite["rounds"].gather([backend], workload, suite["settings"].TINY)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.astype(np.int16),
+        lambda a: a.reshape(len(a), -1),
+        lambda a: a[:-1],
+        lambda a: a[::-1],
+        list,
+    ],
+)
+def test_dtype_shape_order_and_kind_count(suite, workload, spoil):
+    ids = np.arange(4)
+    right = workload.take(ids)
+    suite["checks"].compare("x", right, right, ids)
+    with pytest.raises(suite["checks"].WrongAnswer):
+        suite["checks"].compare("x", spoil(right), right, ids)
+
+
+def test_packed_answers_are_taken_apart(suite):
+    records = [np.arange(6, dtype=np.int32).reshape(2, 3), np.arange(4, dtype=np.int32)[None]]
+    values = np.concatenate([r.reshape(-1) for r in records])
+    packed = (values, np.array([0, 6, 10]), np.array([[2, 3], [1, 4]]))
+    suite["checks"].compare("x", packed, records, range(2))
+    values[7] += 1
+    with pytest.raises(suite["checks"].WrongAnswer, match="record 1"):
+        suite["checks"].compare("x", packed, records, range(2))
+
+
+# ---------------------------------------------------------------- plans and text
+
+
+def test_plans_are_fresh_in_every_round(suite):
+    drawn = suite["plans"].rounds(4, 5, 10**6, 256)
+    assert len({plan.tobytes() for batch in drawn for plan in batch}) == 20
+    again = suite["plans"].rounds(4, 5, 10**6, 256)
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, again))
+
+
+def test_token_records_are_16_to_512_long_and_end_to_end(suite, tmp_path):
+    ragged = suite["workloads"].token_ragged(200, tmp_path)
+    lengths = [len(record) for record in ragged.records]
+    assert min(lengths) >= 16 and max(lengths) <= 512
+    dense = suite["workloads"].token_dense(200, tmp_path)
+    flat = np.concatenate(ragged.records)
+    assert np.array_equal(flat, dense.records.reshape(-1)[: len(flat)])
+    assert dense.facts["tokens"] >= 200 * 512
+
+
+def test_dropped_files_are_not_resident(suite, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    assert suite["pagecache"].resident(path) == 1.0
+    suite["pagecache"].drop(path)
+    if suite["pagecache"].resident(path) == 1.0:
+        pytest.skip("this file system keeps its pages")  # tmpfs
+    assert suite["pagecache"].resident(path) == 0.0
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_every_row_of_a_run_has_its_figures(result, suite):
+    assert [table["title"] for table in result["tables"]] == list(suite["settings"].WORKLOADS)
+    for table in result["tables"]:
+        names = [row["backend"] for row in table["rows"]]
+        assert "zrecord-raw" in names and "zrecord-zstd" in names and "npy-mmap-raw" in names
+        if "loaderx-2.0.0-raw" not in names:
+            assert "loaderx-2.0.0-raw" in table["skipped"]
+        for row in table["rows"]:
+            assert row["gather"]["low"] <= row["gather"]["records_per_second"]
+            assert all(math.isfinite(s) for block in row["gather_rounds_seconds"] for s in block)
+        assert {row["backend"] for row in table["cold"]} == set(names)
+    for name in ("records", "sizes", "batches", "threads", "levels", "single", "loaders"):
+        assert result[name]["rows"], name
+
+
+def test_a_peer_that_is_missing_is_named_with_its_reason(suite, tmp_path, workload, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    monkeypatch.delitem(sys.modules, "backends.hdf5", raising=False)
+    found, skipped = suite["backends"].available(tmp_path, workload, ["hdf5", "npy"])
+    assert [backend.name for backend in found] == ["npy-mmap-raw"]
+    assert "h5py" in skipped["hdf5-raw"]
+    text = suite["report"].left_out(skipped)
+    assert "SKIP hdf5-raw, hdf5-gzip" in text and "h5py" in text
+
+
+def test_readme_tables_round_trip(result, suite):
+    report = suite["report"]
+    readme = f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n"
+    once = report.rewrite(readme, report.readme_part(result))
+    assert report.rewrite(once, report.readme_part(result)) == once
+    assert once.startswith("before\n") and once.endswith("\nafter\n") and "\nold\n" not in once
+    for table in result["tables"]:
+        assert f"### {table['title']}\n" in once
+        for row in table["rows"]:
+            assert f"\n| {row['backend']} | " in once
+    for columns in table_widths(once):
+        assert len(columns) == 1, "a row has another number of cells than its head"
+
+
+def table_widths(text):
+    """The different numbers of cells in each table."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        yield {line.count("|") for line in table.splitlines()}
+
+
+def test_readme_without_markers_is_refused(result, suite):
+    with pytest.raises(ValueError, match="bench:begin"):
+        suite["report"].rewrite("no markers", "part")
+
+
+def test_results_name_no_place_of_the_machine(result):
+    text = json.dumps(result)
+    for place in (str(BENCH.parents[1]), "/root", "/home/", "/tmp"):
+        assert place not in text
