@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Makes build/bench-venv: the peers of requirements.txt, the reference loaderx 2.0.0 in a folder of
+# its own, and this tree's package.  A peer that cannot be installed is named and goes without.
+# usage: setup.sh PYTHON   (the one that makes the environment)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+venv=build/bench-venv
+requirements=tests/bench/requirements.txt
+reference=loaderx==2.0.0
+reference_dir=$venv/ref/loaderx-2.0.0
+pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+
+say() { printf 'bench: %s\n' "$*"; }
+
+install() { "${pip[@]}" install "$@" >>"$venv/install.log" 2>&1; }
+
+if [ ! -x "$venv/bin/python" ]; then
+    say "making $venv"
+    "$1" -m venv "$venv"
+    # numpy and setuptools build the package, msgpack and cffi are what the reference imports.
+    install cffi msgpack setuptools wheel "$(grep '^numpy' $requirements)"
+fi
+
+recorded=$venv/.requirements
+if ! cmp -s "$requirements" "$recorded" || [ ! -d "$reference_dir" ]; then
+    while read -r requirement; do
+        say "installing $requirement"
+        install "$requirement" || say "SKIP $requirement: it does not install here ($venv/install.log)"
+    done < <(grep -v '^#' "$requirements")
+    say "installing $reference beside them"
+    install --no-deps --target "$reference_dir" "$reference" ||
+        say "SKIP $reference: it does not install here ($venv/install.log)"
+    cp "$requirements" "$recorded"
+fi
+
+stamp=$venv/.zrecord
+if [ ! -e "$stamp" ] || [ -n "$(find engine python/src python/zrecord python/*.toml python/setup.py \
+        -newer "$stamp" -type f -not -name '*.pyc' -print -quit)" ]; then
+    say "installing zrecord from ./python"
+    install --no-build-isolation --no-deps --force-reinstall ./python ||
+        { tail -n 20 "$venv/install.log"; exit 1; }
+    touch "$stamp"
+fi
