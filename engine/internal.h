@@ -117,6 +117,9 @@ bool zri_shape_nbytes(uint32_t ndim, const uint64_t *shape, uint64_t itemsize, u
  * caller's among them, and returns when all are done.  Re-entrant. */
 typedef void (*zri_task_fn)(void *ctx, size_t i);
 void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx);
+/* Workers that are awake now, for calls too short to wake one.  Asking often in
+ * quick succession wakes one for the calls to come. */
+unsigned zri_awake_threads(void);
 
 /* ---------------------------------------------------------------- codec.c */
 
@@ -219,6 +222,9 @@ int zri_reader_open_images(struct zr_reader **out, const struct zri_image *meta,
                            const struct zri_image *data, const struct zri_image *dict,
                            const struct zri_image *side, const struct zr_reader_options *options,
                            struct zr_error *err);
+/* ZR_E_RANGE, naming the first id that is not below length. */
+int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
+                  struct zr_error *err);
 /* Reads and checks the table entry of id < length. */
 int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
                      struct zr_error *err);
@@ -276,10 +282,5 @@ int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *ent
 /* Rank of a Ragged record: from its raw bytes, the sidecar, or its decoded start. */
 int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, bool mapped,
                     uint32_t *ndim, struct zr_error *err);
-
-/* ---------------------------------------------------------------- gather.c */
-
-int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
-                  struct zr_error *err);
 
 #endif

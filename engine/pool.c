@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
  * Threads for parallel loops.  One process-wide set of workers, started when
- * first needed, parked on a condition between jobs.  Several callers may run
- * loops at once; each caller works on its own loop too, so progress never
- * depends on a worker being free, and a loop inside a loop cannot deadlock.
- * After fork the child starts with no workers and makes its own.
+ * first needed.  Several callers may run loops at once; each caller works on its
+ * own loop too, so progress never depends on a worker being free, and a loop
+ * inside a loop cannot deadlock.  After fork the child starts with no workers
+ * and makes its own.
+ *
+ * Waking a sleeping worker costs tens of microseconds on a virtual machine, as
+ * long as a small batch takes.  So a worker that ran out of work stays awake for
+ * AWAKE_NSEC before it sleeps, a caller waits as long for the last worker before
+ * it sleeps, and small batches are shared with workers that are awake anyway.
+ * Where small batches come in quick succession, one is woken ahead of them.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "internal.h"
 
-#define MAX_THREADS 256
+#define AWAKE_NSEC 60000
+#define QUICK_NSEC 100000 /* between batches in quick succession */
+#define QUICK_COUNT 8     /* of them before a worker is woken ahead */
+#define LOOKS_PER_CLOCK 64
 
 struct job {
     zri_task_fn fn;
@@ -24,7 +29,7 @@ struct job {
     size_t count;
     atomic_size_t next;  /* next index to hand out */
     unsigned wanted;     /* workers that may still join; under lock */
-    unsigned active;     /* workers inside; under lock */
+    atomic_uint active;  /* workers inside; changed under lock */
     pthread_cond_t left; /* active became 0 */
     struct job *link;
 };
@@ -33,8 +38,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static struct job *jobs;              /* that want workers; under lock */
 static unsigned worker_count;         /* under lock */
-static unsigned idle_count;           /* under lock */
-static _Atomic unsigned chosen_count; /* by zr_set_thread_count; 0: default */
+static unsigned asleep_count;         /* under lock */
+static atomic_uint awake_count;       /* workers that look for work without sleeping */
+static atomic_uint offer_count;       /* changed under lock: what they look at */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void before_fork(void)
@@ -52,126 +58,13 @@ static void after_fork_child(void)
     pthread_mutex_init(&lock, NULL);
     pthread_cond_init(&work, NULL);
     jobs = NULL;
-    worker_count = idle_count = 0;
+    worker_count = asleep_count = 0;
+    atomic_store(&awake_count, 0);
 }
 
 static void install_fork_handlers(void)
 {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
-
-/* Two numbers of one or two files, rounded up to CPUs; 0: no limit there. */
-static unsigned quota_cpus(const char *dir, const char *quota_name, const char *period_name)
-{
-    char path[4096];
-    long long quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, quota_name);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    int found = fscanf(f, "%lld %lld", &quota, &period); /* "max 100000" gives none */
-    fclose(f);
-    if (found == 1 && period_name) {
-        snprintf(path, sizeof path, "%s/%s", dir, period_name);
-        f = fopen(path, "re");
-        if (f && fscanf(f, "%lld", &period) != 1)
-            period = 0;
-        if (f)
-            fclose(f);
-    }
-    if (found < 1 || quota <= 0 || period <= 0)
-        return 0;
-    long long cpus = (quota - 1) / period + 1;
-    return cpus > MAX_THREADS ? 0 : (unsigned)cpus;
-}
-
-/* The tightest quota from the process's group up to the root of its hierarchy. */
-static unsigned group_cpus(const char *root, const char *group, bool v2)
-{
-    char dir[4096];
-    unsigned least = 0;
-    if (snprintf(dir, sizeof dir, "%s%s", root, group) >= (int)sizeof dir)
-        return 0;
-    for (char *end = dir + strlen(dir); end >= dir + strlen(root); end = strrchr(dir, '/')) {
-        *end = 0;
-        unsigned n = v2 ? quota_cpus(dir, "cpu.max", NULL)
-                        : quota_cpus(dir, "cpu.cfs_quota_us", "cpu.cfs_period_us");
-        if (n && (!least || n < least))
-            least = n;
-    }
-    return least;
-}
-
-/* Whether a comma-separated list of controllers has cpu. */
-static bool has_cpu(const char *list)
-{
-    for (const char *p = list; p; p = strchr(p, ','), p = p ? p + 1 : NULL)
-        if (!strncmp(p, "cpu", 3) && (p[3] == ',' || !p[3]))
-            return true;
-    return false;
-}
-
-/* CPUs' worth of time that the cgroups grant; 0: no limit.  A line of
- * /proc/self/cgroup is "id:controllers:/path", without controllers in v2. */
-static unsigned cgroup_cpus(void)
-{
-    char line[4096];
-    unsigned least = 0;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = 0;
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = 0;
-        bool v2 = !*++controllers;
-        unsigned n = v2                     ? group_cpus("/sys/fs/cgroup", group, true)
-                     : has_cpu(controllers) ? group_cpus("/sys/fs/cgroup/cpu", group, false)
-                                            : 0;
-        if (n && (!least || n < least))
-            least = n;
-    }
-    if (f)
-        fclose(f);
-    return least;
-}
-
-static unsigned default_thread_count(void)
-{
-    const char *env = getenv("ZRECORD_THREADS");
-    if (env && *env) {
-        char *end;
-        errno = 0;
-        unsigned long n = strtoul(env, &end, 10);
-        if (!errno && !*end && n >= 1 && *env != '-')
-            return n > MAX_THREADS ? MAX_THREADS : (unsigned)n;
-    }
-    cpu_set_t set;
-    long n =
-        sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-    unsigned count = n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (unsigned)n;
-    unsigned quota = cgroup_cpus();
-    return quota && quota < count ? quota : count;
-}
-
-unsigned zr_thread_count(void)
-{
-    unsigned n = atomic_load(&chosen_count);
-    if (n)
-        return n;
-    static _Atomic unsigned cached;
-    n = atomic_load(&cached);
-    if (!n) {
-        n = default_thread_count();
-        atomic_store(&cached, n);
-    }
-    return n;
-}
-
-void zr_set_thread_count(unsigned count)
-{
-    atomic_store(&chosen_count, count > MAX_THREADS ? MAX_THREADS : count);
 }
 
 static void run_tasks(struct job *j)
@@ -192,6 +85,50 @@ static struct job *join_job(void)
     return j;
 }
 
+static int64_t now_nsec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Looks at *value for AWAKE_NSEC; whether it differed from `from` in that time. */
+static bool watch(const atomic_uint *value, unsigned from)
+{
+    int64_t until = now_nsec() + AWAKE_NSEC;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (atomic_load_explicit(value, memory_order_acquire) != from)
+                return true;
+            relax();
+        }
+    } while (now_nsec() < until);
+    return false;
+}
+
+/* Returns when there may be work.  Enters and leaves with the lock held. */
+static void wait_for_work(void)
+{
+    unsigned seen = atomic_load(&offer_count);
+    atomic_fetch_add(&awake_count, 1);
+    pthread_mutex_unlock(&lock);
+    watch(&offer_count, seen);
+    pthread_mutex_lock(&lock);
+    atomic_fetch_sub(&awake_count, 1);
+    if (atomic_load(&offer_count) == seen) {
+        asleep_count++;
+        pthread_cond_wait(&work, &lock);
+        asleep_count--;
+    }
+}
+
 static void *worker_main(void *unused)
 {
     (void)unused;
@@ -199,15 +136,13 @@ static void *worker_main(void *unused)
     for (;;) {
         struct job *j = join_job();
         if (!j) {
-            idle_count++;
-            pthread_cond_wait(&work, &lock);
-            idle_count--;
+            wait_for_work();
             continue;
         }
         pthread_mutex_unlock(&lock);
         run_tasks(j);
         pthread_mutex_lock(&lock);
-        if (--j->active == 0)
+        if (atomic_fetch_sub(&j->active, 1) == 1)
             pthread_cond_signal(&j->left);
     }
     return NULL;
@@ -236,6 +171,15 @@ static void start_worker(void)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
+/* Wakes or starts as many workers as are missing.  Under lock. */
+static void call_workers(unsigned missing)
+{
+    for (unsigned asleep = asleep_count; missing && asleep; missing--, asleep--)
+        pthread_cond_signal(&work);
+    while (missing-- && worker_count + 1 < zr_thread_count())
+        start_worker();
+}
+
 static void offer(struct job *j, unsigned helpers)
 {
     pthread_once(&fork_once, install_fork_handlers);
@@ -243,16 +187,13 @@ static void offer(struct job *j, unsigned helpers)
     j->wanted = helpers;
     j->link = jobs;
     jobs = j;
-    unsigned missing = helpers > idle_count ? helpers - idle_count : 0;
-    while (missing-- && worker_count + 1 < zr_thread_count())
-        start_worker();
-    if (helpers == 1)
-        pthread_cond_signal(&work);
-    else
-        pthread_cond_broadcast(&work);
+    atomic_fetch_add(&offer_count, 1);
+    unsigned awake = atomic_load(&awake_count);
+    call_workers(helpers > awake ? helpers - awake : 0);
     pthread_mutex_unlock(&lock);
 }
 
+/* Takes the job back and waits for the workers inside. */
 static void withdraw(struct job *j)
 {
     pthread_mutex_lock(&lock);
@@ -261,9 +202,38 @@ static void withdraw(struct job *j)
             *p = j->link;
             break;
         }
-    while (j->active)
+    unsigned active = atomic_load(&j->active);
+    if (active) { /* at most one task each: likely done at once */
+        pthread_mutex_unlock(&lock);
+        while (active && watch(&j->active, active))
+            active = atomic_load(&j->active);
+        pthread_mutex_lock(&lock);
+    }
+    while (atomic_load(&j->active))
         pthread_cond_wait(&j->left, &lock);
     pthread_mutex_unlock(&lock);
+}
+
+unsigned zri_awake_threads(void)
+{
+    static _Atomic int64_t last_nsec;
+    static atomic_uint quick_count;
+    if (zr_thread_count() < 2)
+        return 0;
+    unsigned awake = atomic_load(&awake_count);
+    if (awake)
+        return awake;
+    int64_t now = now_nsec(), last = atomic_exchange(&last_nsec, now);
+    if (now - last > QUICK_NSEC) {
+        atomic_store(&quick_count, 0);
+    } else if (atomic_fetch_add(&quick_count, 1) + 1 >= QUICK_COUNT) {
+        atomic_store(&quick_count, 0);
+        pthread_once(&fork_once, install_fork_handlers);
+        pthread_mutex_lock(&lock);
+        call_workers(1);
+        pthread_mutex_unlock(&lock);
+    }
+    return 0;
 }
 
 void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx)

@@ -409,6 +409,22 @@ const char *zr_reader_warning(const struct zr_reader *r)
     return r->warning;
 }
 
+int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
+                  struct zr_error *err)
+{
+    uint64_t length = r->header.length, top = 0;
+    for (size_t i = 0; i < count; i++)
+        top = ids[i] > top ? ids[i] : top;
+    if (count == 0 || top < length)
+        return ZR_OK;
+    size_t i = 0;
+    while (ids[i] < length)
+        i++;
+    return zri_fail_record(err, ZR_E_RANGE, ids[i], ZRI_NO_OFFSET,
+                           "%s: record %" PRIu64 " is out of range: the store has %" PRIu64,
+                           r->path, ids[i], length);
+}
+
 int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
                      struct zr_error *err)
 {
@@ -440,11 +456,9 @@ int zr_reader_locate(const struct zr_reader *r, uint64_t id, struct zr_location 
                      struct zr_error *err)
 {
     struct zri_entry entry;
-    if (id >= r->header.length)
-        return zri_fail_record(err, ZR_E_RANGE, id, ZRI_NO_OFFSET,
-                               "%s: record %" PRIu64 " is out of range: the store has %" PRIu64,
-                               r->path, id, r->header.length);
-    int rc = zri_reader_entry(r, id, &entry, err);
+    int rc = zri_check_ids(r, &id, 1, err);
+    if (!rc)
+        rc = zri_reader_entry(r, id, &entry, err);
     if (!rc)
         *loc = (struct zr_location){entry.off, entry.phys_nbytes, entry.logic_nbytes};
     return rc;

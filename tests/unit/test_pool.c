@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "support.h"
 
@@ -274,6 +275,41 @@ START_TEST(workers_leave_signals_to_the_program)
 }
 END_TEST
 
+static int64_t cpu_nsec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+START_TEST(workers_stay_awake_only_for_a_moment)
+{
+    struct tally t = {0};
+    zr_set_thread_count(8);
+    zri_parallel(MANY, 8, count_once, &t);
+    usleep(100000); /* long after the last worker ran out of work */
+    ck_assert_uint_eq(zri_awake_threads(), 0);
+    int64_t before = cpu_nsec();
+    usleep(300000);
+    ck_assert_int_lt(cpu_nsec() - before, 30000000);
+}
+END_TEST
+
+/* Whether one is awake is a matter of luck; that it does the work right is not. */
+START_TEST(short_loops_in_quick_succession_run_right)
+{
+    static struct tally t;
+    zr_set_thread_count(4);
+    for (unsigned round = 1; round <= 3000; round++) {
+        zri_parallel(16, 1 + zri_awake_threads(), count_once, &t);
+        for (size_t i = 0; i < 16; i++)
+            ck_assert_uint_eq(atomic_load(&t.times[i]), round);
+    }
+    zr_set_thread_count(1);
+    ck_assert_uint_eq(zri_awake_threads(), 0);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -291,6 +327,8 @@ int main(void)
         a_forked_child_makes_its_own_threads,
         a_child_forked_while_others_loop_does_not_hang,
         workers_leave_signals_to_the_program,
+        workers_stay_awake_only_for_a_moment,
+        short_loops_in_quick_succession_run_right,
     };
     return run_tests("pool", tests, COUNT(tests), 60);
 }
