@@ -168,7 +168,7 @@ check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 BENCH_PYTHON := build/bench-venv/bin/python
 BENCH_RUN    := $(BENCH_PYTHON) tests/bench/run.py
 bench-setup: setup
-	@$(AGAIN) lib $(BUILD)/bench/limit_worker
+	@$(AGAIN) -s lib $(BUILD)/bench/limit_worker
 	@tests/bench/setup.sh $(PYTHON)
 .PHONY: bench-setup bench-quick bench-readme
 

@@ -35,12 +35,12 @@ FULL = Settings(
 )
 QUICK = Settings(
     "quick",
-    {"vision Dense": 600, "vision Ragged": 500, "token Dense": 50_000, "token Ragged": 50_000},
+    {"vision Dense": 600, "vision Ragged": 500, "token Dense": 40_000, "token Ragged": 40_000},
     rounds=5,
     block_seconds=0.1,
-    plans=200,
+    plans=100,
     writes=3,
-    write_seconds=1.0,
+    write_seconds=0.6,
     cold_rounds=3,
     cold_slowest=0.3,
     largest_length=10**6,
