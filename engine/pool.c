@@ -19,7 +19,7 @@
 #include "internal.h"
 
 #define AWAKE_NSEC 60000
-#define QUICK_NSEC 100000 /* between batches in quick succession */
+#define QUICK_NSEC 200000 /* from start to start of batches in quick succession */
 #define QUICK_COUNT 8     /* of them before a worker is woken ahead */
 #define LOOKS_PER_CLOCK 64
 

@@ -9,7 +9,8 @@
 
 #include "internal.h"
 
-#define SAMPLE_COUNT 4
+#define SAMPLE_MAX 4
+#define SAMPLE_EACH 32 /* records: a look costs as much as copying two of 2 KiB */
 #define RANGE_PAGES_MAX 64 /* of one record, looked at for residency */
 
 struct span {
@@ -46,7 +47,9 @@ static bool is_resident(struct span s, uintptr_t page)
 
 static bool looks_warm(const struct zr_reader *r, const uint64_t *ids, size_t count, uintptr_t page)
 {
-    size_t samples = count < SAMPLE_COUNT ? count : SAMPLE_COUNT;
+    size_t samples = (count - 1) / SAMPLE_EACH + 1;
+    if (samples > SAMPLE_MAX)
+        samples = SAMPLE_MAX;
     for (size_t k = 0; k < samples; k++) {
         struct span s;
         size_t at = samples > 1 ? (count - 1) / (samples - 1) * k : 0;

@@ -467,15 +467,21 @@ int zr_reader_locate(const struct zr_reader *r, uint64_t id, struct zr_location 
 const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
                              uint64_t logic_nbytes)
 {
-    uint64_t ndim, shape[ZR_MAX_NDIM], nbytes;
+    uint64_t ndim, nbytes = s->itemsize;
     memcpy(&ndim, record, sizeof ndim);
     if (ndim > ZR_MAX_NDIM || 8 * (ndim + 1) >= logic_nbytes)
         return "the shape prefix is damaged: impossible rank";
-    memcpy(shape, record + 8, ndim * 8);
-    if (!zri_shape_nbytes((uint32_t)ndim, shape, s->itemsize, &nbytes) ||
-        nbytes != logic_nbytes - 8 * (ndim + 1))
-        return "the shape prefix is damaged: shape and length disagree";
-    return NULL;
+    /* In place: a copy of a few dims would cost more than the check.  A zero dim
+     * makes zero bytes, which no record has; so does a wrap noticed here. */
+    for (uint64_t i = 0; i < ndim; i++) {
+        uint64_t dim;
+        memcpy(&dim, record + 8 + 8 * i, sizeof dim);
+        if (__builtin_mul_overflow(nbytes, dim, &nbytes))
+            nbytes = 0;
+    }
+    return nbytes == logic_nbytes - 8 * (ndim + 1)
+               ? NULL
+               : "the shape prefix is damaged: shape and length disagree";
 }
 
 void zr_record_split(const void *record, uint64_t logic_nbytes, struct zr_record_view *view)
