@@ -20,7 +20,7 @@
 
 #define AWAKE_NSEC 60000
 #define QUICK_NSEC 200000 /* from start to start of batches in quick succession */
-#define QUICK_COUNT 8     /* of them before a worker is woken ahead */
+#define QUICK_COUNT 3     /* of them before a worker is woken ahead */
 #define LOOKS_PER_CLOCK 64
 
 struct job {
