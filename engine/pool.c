@@ -19,8 +19,10 @@
 #include "internal.h"
 
 #define AWAKE_NSEC 60000
-#define QUICK_NSEC 200000 /* from start to start of batches in quick succession */
-#define QUICK_COUNT 3     /* of them before a worker is woken ahead */
+#define AHEAD_NSEC 200000   /* of one woken ahead: its first batch may be that far off */
+#define QUICK_NSEC 200000   /* from start to start of batches in quick succession */
+#define QUICK_COUNT 3       /* of them before a worker is woken ahead */
+#define QUICK_COUNT_MAX 768 /* as many where waking came to nothing again and again */
 #define LOOKS_PER_CLOCK 64
 
 struct job {
@@ -36,11 +38,12 @@ struct job {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
-static struct job *jobs;              /* that want workers; under lock */
-static unsigned worker_count;         /* under lock */
-static unsigned asleep_count;         /* under lock */
-static atomic_uint awake_count;       /* workers that look for work without sleeping */
-static atomic_uint offer_count;       /* changed under lock: what they look at */
+static struct job *jobs;                       /* that want workers; under lock */
+static unsigned worker_count;                  /* under lock */
+static unsigned asleep_count;                  /* under lock */
+static atomic_uint awake_count;                /* workers that look for work without sleeping */
+static atomic_uint offer_count;                /* changed under lock: what they look at */
+static atomic_uint quick_wanted = QUICK_COUNT; /* batches before a worker is woken ahead */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void before_fork(void)
@@ -99,10 +102,10 @@ static void relax(void)
 #endif
 }
 
-/* Looks at *value for AWAKE_NSEC; whether it differed from `from` in that time. */
-static bool watch(const atomic_uint *value, unsigned from)
+/* Looks at *value for a while; whether it differed from `from` in that time. */
+static bool watch(const atomic_uint *value, unsigned from, int64_t nsec)
 {
-    int64_t until = now_nsec() + AWAKE_NSEC;
+    int64_t until = now_nsec() + nsec;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (atomic_load_explicit(value, memory_order_acquire) != from)
@@ -114,12 +117,12 @@ static bool watch(const atomic_uint *value, unsigned from)
 }
 
 /* Returns when there may be work.  Enters and leaves with the lock held. */
-static void wait_for_work(void)
+static void wait_for_work(int64_t awake_nsec)
 {
     unsigned seen = atomic_load(&offer_count);
     atomic_fetch_add(&awake_count, 1);
     pthread_mutex_unlock(&lock);
-    watch(&offer_count, seen);
+    watch(&offer_count, seen, awake_nsec);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&awake_count, 1);
     if (atomic_load(&offer_count) == seen) {
@@ -132,15 +135,18 @@ static void wait_for_work(void)
 static void *worker_main(void *unused)
 {
     (void)unused;
+    int64_t awake_nsec = AHEAD_NSEC; /* woken, and no work yet: it is to come */
     pthread_mutex_lock(&lock);
     for (;;) {
         struct job *j = join_job();
         if (!j) {
-            wait_for_work();
+            wait_for_work(awake_nsec);
+            awake_nsec = AHEAD_NSEC;
             continue;
         }
         pthread_mutex_unlock(&lock);
         run_tasks(j);
+        awake_nsec = AWAKE_NSEC;
         pthread_mutex_lock(&lock);
         if (atomic_fetch_sub(&j->active, 1) == 1)
             pthread_cond_signal(&j->left);
@@ -205,7 +211,7 @@ static void withdraw(struct job *j)
     unsigned active = atomic_load(&j->active);
     if (active) { /* at most one task each: likely done at once */
         pthread_mutex_unlock(&lock);
-        while (active && watch(&j->active, active))
+        while (active && watch(&j->active, active, AWAKE_NSEC))
             active = atomic_load(&j->active);
         pthread_mutex_lock(&lock);
     }
@@ -214,26 +220,37 @@ static void withdraw(struct job *j)
     pthread_mutex_unlock(&lock);
 }
 
-unsigned zri_awake_threads(void)
+/* A caller that cannot share this batch; wakes a worker for those to come. */
+static void note_quick_batch(void)
 {
     static _Atomic int64_t last_nsec;
-    static atomic_uint quick_count;
+    static atomic_uint count;
+    int64_t now = now_nsec(), last = atomic_exchange(&last_nsec, now);
+    if (now - last > QUICK_NSEC) {
+        atomic_store(&count, 0);
+        return;
+    }
+    unsigned wanted = atomic_load(&quick_wanted);
+    if (atomic_fetch_add(&count, 1) + 1 < wanted)
+        return;
+    atomic_store(&count, 0);
+    atomic_store(&quick_wanted, wanted < QUICK_COUNT_MAX ? wanted * 2 : wanted);
+    pthread_once(&fork_once, install_fork_handlers);
+    pthread_mutex_lock(&lock);
+    call_workers(1);
+    pthread_mutex_unlock(&lock);
+}
+
+unsigned zri_awake_threads(void)
+{
     if (zr_thread_count() < 2)
         return 0;
     unsigned awake = atomic_load(&awake_count);
     if (awake)
-        return awake;
-    int64_t now = now_nsec(), last = atomic_exchange(&last_nsec, now);
-    if (now - last > QUICK_NSEC) {
-        atomic_store(&quick_count, 0);
-    } else if (atomic_fetch_add(&quick_count, 1) + 1 >= QUICK_COUNT) {
-        atomic_store(&quick_count, 0);
-        pthread_once(&fork_once, install_fork_handlers);
-        pthread_mutex_lock(&lock);
-        call_workers(1);
-        pthread_mutex_unlock(&lock);
-    }
-    return 0;
+        atomic_store(&quick_wanted, QUICK_COUNT);
+    else
+        note_quick_batch();
+    return awake;
 }
 
 void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx)

@@ -10,7 +10,7 @@
 #include "internal.h"
 
 #define SAMPLE_MAX 4
-#define SAMPLE_EACH 32 /* records: a look costs as much as copying two of 2 KiB */
+#define SAMPLE_EACH 32     /* records: a look costs as much as copying two of 2 KiB */
 #define RANGE_PAGES_MAX 64 /* of one record, looked at for residency */
 
 struct span {
