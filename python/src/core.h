@@ -112,6 +112,12 @@ int zpy_id_from_scalar(PyObject *key, uint64_t length, uint64_t *id);
 int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length);
 void zpy_ids_release(struct ids *ids);
 
+/* record.c */
+typedef PyObject *(*zpy_gather_one_fn)(struct store *s, struct zr_reader *reader, uint64_t id);
+/* The record that a scalar index, or a position of the sequence protocol, names. */
+PyObject *zpy_record_of(struct store *s, PyObject *key, zpy_gather_one_fn gather);
+PyObject *zpy_record_at(struct store *s, Py_ssize_t i, zpy_gather_one_fn gather);
+
 /* store.c */
 extern PyType_Spec zpy_store_spec;
 PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs);

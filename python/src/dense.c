@@ -128,33 +128,13 @@ static PyObject *gather_key(struct store *s, PyObject *key, PyObject *out)
 static PyObject *dense_subscript(PyObject *op, PyObject *key)
 {
     struct store *s = (struct store *)op;
-    if (!zpy_is_scalar(key))
-        return gather_key(s, key, Py_None);
-    struct zr_reader *reader = zpy_reader_enter(s);
-    if (!reader)
-        return NULL;
-    uint64_t id;
-    PyObject *record = NULL;
-    if (zpy_id_from_scalar(key, s->length, &id) == 0)
-        record = gather_one(s, reader, id);
-    zpy_reader_leave(s);
-    return record;
+    return zpy_is_scalar(key) ? zpy_record_of(s, key, gather_one) : gather_key(s, key, Py_None);
 }
 
 /* Iteration: the sequence protocol counts up until IndexError. */
 static PyObject *dense_item(PyObject *op, Py_ssize_t i)
 {
-    struct store *s = (struct store *)op;
-    struct zr_reader *reader = zpy_reader_enter(s);
-    if (!reader)
-        return NULL;
-    PyObject *record = NULL;
-    if (i < 0 || (uint64_t)i >= s->length)
-        PyErr_SetString(PyExc_IndexError, "record index out of range");
-    else
-        record = gather_one(s, reader, (uint64_t)i);
-    zpy_reader_leave(s);
-    return record;
+    return zpy_record_at((struct store *)op, i, gather_one);
 }
 
 PyDoc_STRVAR(getitems_doc,
