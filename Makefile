@@ -45,7 +45,7 @@ FUZZ_BIN   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 BENCH_BIN  := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 
 .PHONY: all lib programs python venv setup check check-unit check-py check-mount check-interop check-fuzz \
-        check-asan check-tsan check-valgrind demo bench fuzz lint format wheel install uninstall clean help
+        check-asan check-tsan check-valgrind setup-tests demo bench fuzz lint format wheel install uninstall clean help
 .DELETE_ON_ERROR:
 
 all: lib programs ## build the library and the programs
@@ -107,6 +107,8 @@ PYTHON_INSTALLED := $(VENV)/.zrecord
 
 setup venv: ## install what is missing: Debian packages (as root) and .venv
 	@tools/setup.sh
+setup-tests: ## the same, and the frameworks that only the tests need (torch, jax: 1.5 GB)
+	@tools/setup.sh tests
 
 python: $(PYTHON_INSTALLED) ## install the Python package into .venv
 $(PYTHON_INSTALLED): $(PYTHON_SRC) $(BUILD)/libzrecord.a
@@ -117,7 +119,7 @@ demo: setup ## set up, build, and show what zrecord does on real data
 	@$(AGAIN) -s all python
 	@tools/demo.sh
 
-check: setup ## set up, build, and run every test
+check: setup-tests ## set up, build, and run every test
 	@$(AGAIN) all
 	@$(AGAIN) check-unit
 	@$(AGAIN) check-fuzz
@@ -140,7 +142,7 @@ check-mount: all python ## only the tests of real mounts
 check-interop: all python ## only the interchange with loaderx 2.0.0
 	@$(PYTEST) tests/py/test_interop*.py
 
-check-asan: setup ## unit tests, fuzz replay, tools and mounts under AddressSanitizer and UBSan
+check-asan: setup-tests ## unit tests, fuzz replay, tools and mounts under AddressSanitizer and UBSan
 	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 all
 	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 check-unit
 	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 check-fuzz

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: MIT
 # Makes this tree ready to build: Debian packages (as root; otherwise it names the missing ones) and
 # a Python environment in .venv.  One line a step; a second run finds everything and is quick.
+# usage: setup.sh [tests]   (tests: also the frameworks and references that only the tests read)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${VENV:-.venv}
 requirements=tests/requirements.txt
-# Only read by the interchange tests, and kept apart so that nothing else imports it.
-reference=loaderx==2.0.0
-reference_dir=$venv/ref/loaderx-2.0.0
+frameworks=tests/requirements-frameworks.txt
+# Only read by the tests of interchange, and kept apart so that nothing else imports them.
+references=(loaderx==2.0.0 celeres-dl==0.1.0)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -106,11 +107,16 @@ environment_origin() {
 # What is in it; other requirements are installed into it.
 environment_content() {
     environment_origin
-    echo "$reference"
     sha256sum <"$requirements"
+}
+tests_content() {
+    environment_content
+    echo "${references[@]}"
+    sha256sum <"$frameworks"
 }
 
 recorded() { [ "$(cat "$venv/$1" 2>/dev/null)" = "$2" ]; }
+pip_install() { quietly "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
 make_environment() {
     local python origin content
@@ -128,14 +134,35 @@ make_environment() {
         printf '%s\n' "$origin" >"$venv/.origin"
     fi
     say "installing the packages of $requirements"
-    quietly "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements"
-    say "installing $reference for the interchange tests into $reference_dir"
-    rm -rf "$reference_dir"
-    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
-        --target "$reference_dir" "$reference"
+    pip_install -r "$requirements"
     printf '%s\n' "$content" >"$venv/.setup"
 }
 
+# The frameworks are large (torch alone 1 GB), so building and the demo go without them.
+complete_environment() {
+    local python content reference target
+    python=$(find_python)
+    content=$(tests_content)
+    if recorded .setup-tests "$content"; then
+        say "the frameworks for the tests are there"
+        return
+    fi
+    say "installing the packages of $frameworks"
+    pip_install -r "$frameworks"
+    for reference in "${references[@]}"; do
+        target=$venv/ref/${reference/==/-}
+        say "installing $reference for the interchange tests into $target"
+        rm -rf "$target"
+        pip_install --no-deps --target "$target" "$reference"
+    done
+    printf '%s\n' "$content" >"$venv/.setup-tests"
+}
+
+case "${1:-}" in
+    "" | tests) ;;
+    *) die "usage: setup.sh [tests]" ;;
+esac
 install_packages
 make_environment
+[ "${1:-}" != tests ] || complete_environment
 say "ready"
