@@ -122,17 +122,32 @@ PyObject *zpy_record_at(struct store *s, Py_ssize_t i, zpy_gather_one_fn gather)
 extern PyType_Spec zpy_store_spec;
 PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs);
+/* A store of a Python class that describes nothing yet. */
+struct store *zpy_store_alloc(struct core_state *state, PyTypeObject *type, PyObject *path,
+                              PyObject *location);
+/* Describes the schema in Python objects; all or nothing. */
+int zpy_store_set_schema(struct store *s, const char *dtype, int codec, uint32_t ndim,
+                         const uint64_t *shape);
+/* RuntimeError; always -1. */
+int zpy_raise_closed(void);
 /* Opens a pending store; -1 with RuntimeError on a closed store or a writer. */
 int zpy_store_readable(struct store *s);
 /* The reader, which stays valid until zpy_reader_leave; NULL with an exception. */
 struct zr_reader *zpy_reader_enter(struct store *s);
 void zpy_reader_leave(struct store *s);
+/* -1 with ValueError unless the array has the store's dtype. */
+int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *what);
+
+/* writer.c */
+PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs);
 /* The writer, exclusively, until zpy_writer_leave; NULL with an exception. */
 struct zr_writer *zpy_writer_enter(struct store *s);
 void zpy_writer_leave(struct store *s);
-/* -1 with ValueError unless the array has the store's dtype. */
-int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *what);
+/* Publish, or discard; -1 with an exception. */
+int zpy_writer_close(struct store *s);
+int zpy_writer_abort(struct store *s);
+/* Discard in the finalizer, where nobody else holds the store. */
+void zpy_writer_discard(struct store *s);
 
 /* dense.c, ragged.c, packed.c, sampler.c, train.c, verify.c */
 extern PyType_Spec zpy_dense_spec;

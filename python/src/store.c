@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of a store: opened for reading, created for writing, closed.  What the
- * two geometries read and append is in dense.c and ragged.c.
+ * What both geometries are: a store opened for reading, its type, its end.  Writers
+ * are in writer.c; what the two geometries read and append in dense.c and ragged.c.
  *
- * Readers: any thread may call at any time.  `users` counts the calls inside the
+ * Any thread may call a reader at any time.  `users` counts the calls inside the
  * engine; close() only sets CLOSED, and whoever is last frees the handle, so a
  * gather that runs in another thread finishes on a valid reader.
- * Writers: one call at a time under `lock`; never touched by a forked child.
  */
 #include "core.h"
 
@@ -16,7 +15,7 @@
 
 /* ---------------------------------------------------------------- readers */
 
-static int raise_closed(void)
+int zpy_raise_closed(void)
 {
     PyErr_SetString(PyExc_RuntimeError, "the store is closed");
     return -1;
@@ -45,9 +44,8 @@ static PyObject *shape_tuple(const uint64_t *shape, uint32_t ndim)
     return tuple;
 }
 
-/* Describes the schema in Python objects; all or nothing. */
-static int set_schema(struct store *s, const char *dtype, int codec, uint32_t ndim,
-                      const uint64_t *shape)
+int zpy_store_set_schema(struct store *s, const char *dtype, int codec, uint32_t ndim,
+                         const uint64_t *shape)
 {
     PyArray_Descr *descr = descr_from_string(dtype);
     PyObject *name = PyUnicode_FromString(zr_codec_name(codec));
@@ -71,7 +69,7 @@ static int adopt_reader(struct store *s, struct zr_reader *reader)
 {
     struct zr_info info;
     zr_reader_info(reader, &info);
-    if (set_schema(s, info.dtype, info.codec, info.ndim, info.item_shape) < 0)
+    if (zpy_store_set_schema(s, info.dtype, info.codec, info.ndim, info.item_shape) < 0)
         return -1;
     s->length = info.length;
     s->row_nbytes = info.row_nbytes;
@@ -92,10 +90,8 @@ static struct zr_reader *open_reader(const struct core_state *state, PyObject *p
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_reader_open(&reader, PyBytes_AS_STRING(bytes), &options, &err);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS code = zr_reader_open(&reader, PyBytes_AS_STRING(bytes), &options, &err);
+    Py_END_ALLOW_THREADS Py_DECREF(bytes);
     if (code < 0)
         return zpy_raise(state, code, &err, path);
     const char *warning = zr_reader_warning(reader);
@@ -138,7 +134,7 @@ static int open_pending(struct store *s)
 int zpy_store_readable(struct store *s)
 {
     if (s->closed)
-        return raise_closed();
+        return zpy_raise_closed();
     if (s->writable) {
         PyErr_SetString(PyExc_RuntimeError,
                         "a writer cannot be read: close() it, then open() the path");
@@ -149,8 +145,7 @@ int zpy_store_readable(struct store *s)
 
 static void free_reader(struct store *s)
 {
-    Py_BEGIN_ALLOW_THREADS
-    zr_reader_close(s->reader);
+    Py_BEGIN_ALLOW_THREADS zr_reader_close(s->reader);
     Py_END_ALLOW_THREADS
 }
 
@@ -167,7 +162,7 @@ struct zr_reader *zpy_reader_enter(struct store *s)
     unsigned long long users = atomic_load(&s->users);
     do {
         if (users & CLOSED) {
-            raise_closed();
+            zpy_raise_closed();
             return NULL;
         }
     } while (!atomic_compare_exchange_weak(&s->users, &users, users + 1));
@@ -178,109 +173,6 @@ static void close_reader(struct store *s)
 {
     if (atomic_fetch_or(&s->users, CLOSED) == 0)
         free_reader(s);
-}
-
-/* ---------------------------------------------------------------- writers */
-
-static int raise_forked(void)
-{
-    PyErr_SetString(PyExc_RuntimeError, "a writer cannot be used in a forked child");
-    return -1;
-}
-
-static int lock_writer(struct store *s)
-{
-    if (s->pid != getpid())
-        return raise_forked();
-    if (s->lock_owner == PyThread_get_thread_ident()) {
-        PyErr_SetString(PyExc_RuntimeError, "the writer is in use further up in this thread");
-        return -1;
-    }
-    if (!PyThread_acquire_lock(s->lock, NOWAIT_LOCK)) {
-        Py_BEGIN_ALLOW_THREADS
-        PyThread_acquire_lock(s->lock, WAIT_LOCK);
-        Py_END_ALLOW_THREADS
-    }
-    s->lock_owner = PyThread_get_thread_ident();
-    return 0;
-}
-
-void zpy_writer_leave(struct store *s)
-{
-    s->lock_owner = 0;
-    PyThread_release_lock(s->lock);
-}
-
-static void raise_failed(struct store *s)
-{
-    zpy_raise_format(s->state, ZR_E_STATE, s->path,
-                     "%S: an earlier append failed, so the store cannot be finished", s->path);
-}
-
-struct zr_writer *zpy_writer_enter(struct store *s)
-{
-    if (!s->closed && !s->writable) {
-        PyErr_SetString(PyExc_RuntimeError, "a reader cannot be appended to: create() a new store");
-        return NULL;
-    }
-    if (s->closed) {
-        raise_closed();
-        return NULL;
-    }
-    if (lock_writer(s) < 0)
-        return NULL;
-    if (s->writer && !s->failed)
-        return s->writer;
-    if (s->failed)
-        raise_failed(s);
-    else
-        raise_closed();
-    zpy_writer_leave(s);
-    return NULL;
-}
-
-/* Takes the writer out, so that nobody else ends it. */
-static struct zr_writer *take_writer(struct store *s)
-{
-    struct zr_writer *writer = s->writer;
-    s->writer = NULL;
-    s->closed = true;
-    return writer;
-}
-
-static int abort_writer(struct store *s)
-{
-    if (lock_writer(s) < 0)
-        return -1;
-    struct zr_writer *writer = take_writer(s);
-    Py_BEGIN_ALLOW_THREADS
-    zr_writer_abort(writer);
-    Py_END_ALLOW_THREADS
-    zpy_writer_leave(s);
-    return 0;
-}
-
-static int close_writer(struct store *s)
-{
-    if (s->failed) {
-        if (abort_writer(s) == 0)
-            raise_failed(s);
-        return -1;
-    }
-    if (lock_writer(s) < 0)
-        return -1;
-    struct zr_writer *writer = take_writer(s);
-    struct zr_error err;
-    zpy_error_reset(&err);
-    int code = ZR_OK;
-    Py_BEGIN_ALLOW_THREADS
-    if (writer)
-        code = zr_writer_close(writer, &err);
-    Py_END_ALLOW_THREADS
-    zpy_writer_leave(s);
-    if (code < 0)
-        zpy_raise(s->state, code, &err, s->path);
-    return code < 0 ? -1 : 0;
 }
 
 int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *what)
@@ -295,8 +187,8 @@ int zpy_check_dtype(const struct store *s, PyArrayObject *array, const char *wha
 
 /* ---------------------------------------------------------------- construction */
 
-static struct store *new_store(struct core_state *state, PyTypeObject *type, PyObject *path,
-                               PyObject *location)
+struct store *zpy_store_alloc(struct core_state *state, PyTypeObject *type, PyObject *path,
+                              PyObject *location)
 {
     struct store *s = (struct store *)type->tp_alloc(type, 0);
     if (!s)
@@ -335,7 +227,7 @@ PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs)
     if (type == Py_None)
         raise_geometry(state, path, info.geometry);
     else
-        s = new_store(state, (PyTypeObject *)type, path, location);
+        s = zpy_store_alloc(state, (PyTypeObject *)type, path, location);
     if (s && adopt_reader(s, reader) < 0)
         Py_CLEAR(s);
     if (s)
@@ -355,119 +247,14 @@ PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiKp:store_pending", names, &cls, &path,
                                      &location, &geometry, &identity, &checksums))
         return NULL;
-    struct store *s = new_store(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
+    struct store *s =
+        zpy_store_alloc(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
     if (!s)
         return NULL;
     s->geometry = geometry;
     s->identity = identity;
     s->checksums = checksums;
     s->pending = true;
-    return (PyObject *)s;
-}
-
-static int parse_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim)
-{
-    *ndim = (uint32_t)PyTuple_GET_SIZE(tuple);
-    if (*ndim >= ZR_MAX_NDIM) {
-        PyErr_Format(PyExc_ValueError, "item_shape rank must be below %d", ZR_MAX_NDIM);
-        return -1;
-    }
-    for (uint32_t i = 0; i < *ndim; i++) {
-        shape[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
-        if (PyErr_Occurred())
-            return -1;
-    }
-    return 0;
-}
-
-/* What store_create was called with; dtype and text are owned. */
-struct creation {
-    PyTypeObject *cls;
-    PyObject *path;
-    PyObject *location;
-    PyArray_Descr *dtype;
-    PyObject *text; /* dtype.str, which options.dtype points into */
-    struct zr_writer_options options;
-    uint64_t shape[ZR_MAX_NDIM];
-};
-
-static void creation_release(struct creation *c)
-{
-    Py_XDECREF(c->dtype);
-    Py_XDECREF(c->text);
-}
-
-static int parse_creation(PyObject *args, PyObject *kwargs, struct creation *c)
-{
-    static char *names[] = {"cls",        "path",      "location",   "geometry", "dtype",
-                            "item_shape", "codec",     "dict_bytes", "level",    "tune",
-                            "durability", "checksums", NULL};
-    struct zr_writer_options *o = &c->options;
-    PyObject *shape;
-    const char *dict;
-    Py_ssize_t dict_nbytes;
-    int checksums;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiO&O!iz#iiip:store_create", names, &c->cls,
-                                     &c->path, &c->location, &o->geometry, PyArray_DescrConverter,
-                                     &c->dtype, &PyTuple_Type, &shape, &o->codec, &dict,
-                                     &dict_nbytes, &o->level, &o->tune, &o->durability, &checksums))
-        return -1;
-    c->text = PyObject_GetAttrString((PyObject *)c->dtype, "str");
-    o->dtype = c->text ? PyUnicode_AsUTF8(c->text) : NULL;
-    o->item_shape = c->shape;
-    o->dict = dict;
-    o->dict_nbytes = (size_t)dict_nbytes;
-    o->no_sidecar = !checksums;
-    return o->dtype ? parse_shape(shape, c->shape, &o->ndim) : -1;
-}
-
-static int begin_writer(struct store *s, const struct zr_writer_options *options)
-{
-    PyObject *bytes;
-    if (!PyUnicode_FSConverter(s->path, &bytes))
-        return -1;
-    struct zr_error err;
-    zpy_error_reset(&err);
-    int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_writer_create(&s->writer, PyBytes_AS_STRING(bytes), options, &err);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(bytes);
-    if (code < 0)
-        zpy_raise(s->state, code, &err, s->path);
-    return code < 0 ? -1 : 0;
-}
-
-static int init_writer(struct store *s, const struct creation *c)
-{
-    const struct zr_writer_options *o = &c->options;
-    s->writable = true;
-    s->geometry = o->geometry;
-    s->pid = getpid();
-    s->lock = PyThread_allocate_lock();
-    if (!s->lock)
-        PyErr_NoMemory();
-    if (!s->lock || set_schema(s, o->dtype, o->codec, o->ndim, o->item_shape) < 0)
-        return -1;
-    /* The dtype as given: one that a dtype string cannot say stays usable for append. */
-    Py_SETREF(s->dtype, (PyArray_Descr *)Py_NewRef(c->dtype));
-    s->row_nbytes = (uint64_t)PyDataType_ELSIZE(c->dtype);
-    for (uint32_t i = 0; i < o->ndim; i++)
-        s->row_nbytes *= o->item_shape[i];
-    return begin_writer(s, o);
-}
-
-/* store_create(cls, path, location, geometry, dtype, item_shape, codec, dict_bytes, level, tune,
- *              durability, checksums); the caller validated what Python can say better. */
-PyObject *zpy_store_create(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    struct creation c = {0};
-    struct store *s = NULL;
-    if (parse_creation(args, kwargs, &c) == 0)
-        s = new_store(PyModule_GetState(module), c.cls, c.path, c.location);
-    if (s && init_writer(s, &c) < 0)
-        Py_CLEAR(s);
-    creation_release(&c);
     return (PyObject *)s;
 }
 
@@ -491,7 +278,7 @@ static void store_finalize(PyObject *op)
     if (PyErr_ResourceWarning(op, 1, "%S: writer was never closed; what it wrote is discarded",
                               s->path) < 0)
         PyErr_WriteUnraisable(op);
-    zr_writer_abort(take_writer(s));
+    zpy_writer_discard(s);
     PyErr_Restore(type, value, traceback);
 }
 
@@ -518,25 +305,25 @@ static Py_ssize_t store_length(PyObject *op)
 {
     struct store *s = (struct store *)op;
     if (s->closed)
-        return raise_closed();
+        return zpy_raise_closed();
     if (s->writable)
         return (Py_ssize_t)s->length;
     return zpy_store_readable(s) < 0 ? -1 : (Py_ssize_t)s->length;
 }
 
 PyDoc_STRVAR(close_doc,
-"close($self, /)\n--\n\n"
-"Publish a writer, or release a reader.\n\n"
-"Closing twice is fine.  A gather running in another thread finishes first; the\n"
-"reader's lock on the store is released after it.\n\n"
-"Raises\n------\n"
-"ZrecordError\n    The writer could not publish; nothing is left at its path.");
+             "close($self, /)\n--\n\n"
+             "Publish a writer, or release a reader.\n\n"
+             "Closing twice is fine.  A gather running in another thread finishes first; the\n"
+             "reader's lock on the store is released after it.\n\n"
+             "Raises\n------\n"
+             "ZrecordError\n    The writer could not publish; nothing is left at its path.");
 
 static PyObject *store_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     struct store *s = (struct store *)op;
     if (!s->closed && s->writable)
-        return close_writer(s) < 0 ? NULL : Py_NewRef(Py_None);
+        return zpy_writer_close(s) < 0 ? NULL : Py_NewRef(Py_None);
     bool was_closed;
     Py_BEGIN_CRITICAL_SECTION(op);
     was_closed = s->closed;
@@ -547,25 +334,24 @@ static PyObject *store_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(abort_doc,
-"abort($self, /)\n--\n\n"
-"Discard what a writer wrote: nothing appears at its path.\n\n"
-"On a reader the same as close().");
+PyDoc_STRVAR(abort_doc, "abort($self, /)\n--\n\n"
+                        "Discard what a writer wrote: nothing appears at its path.\n\n"
+                        "On a reader the same as close().");
 
 static PyObject *store_abort(PyObject *op, PyObject *args)
 {
     struct store *s = (struct store *)op;
     if (!s->writable)
         return store_close(op, args);
-    if (!s->closed && abort_writer(s) < 0)
+    if (!s->closed && zpy_writer_abort(s) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(prefetch_doc,
-"prefetch($self, indices, /)\n--\n\n"
-"Hint that these records are wanted soon.\n\n"
-"Queues their reads where they are not in the page cache, and returns at once.");
+             "prefetch($self, indices, /)\n--\n\n"
+             "Hint that these records are wanted soon.\n\n"
+             "Queues their reads where they are not in the page cache, and returns at once.");
 
 static PyObject *store_prefetch(PyObject *op, PyObject *key)
 {
@@ -576,8 +362,7 @@ static PyObject *store_prefetch(PyObject *op, PyObject *key)
     struct ids ids;
     int rc = zpy_ids_init(&ids, key, s->length);
     if (!rc) {
-        Py_BEGIN_ALLOW_THREADS
-        zr_prefetch(reader, ids.at, ids.count);
+        Py_BEGIN_ALLOW_THREADS zr_prefetch(reader, ids.at, ids.count);
         Py_END_ALLOW_THREADS
     }
     zpy_ids_release(&ids);
@@ -594,7 +379,7 @@ static PyObject *store_pickle_state(PyObject *op, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     if (s->closed) {
-        raise_closed();
+        zpy_raise_closed();
         return NULL;
     }
     return Py_BuildValue("(OOOiKO)", (PyObject *)Py_TYPE(op), s->path, s->location, s->geometry,
