@@ -90,8 +90,10 @@ static struct zr_reader *open_reader(const struct core_state *state, PyObject *p
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS code = zr_reader_open(&reader, PyBytes_AS_STRING(bytes), &options, &err);
-    Py_END_ALLOW_THREADS Py_DECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_reader_open(&reader, PyBytes_AS_STRING(bytes), &options, &err);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(bytes);
     if (code < 0)
         return zpy_raise(state, code, &err, path);
     const char *warning = zr_reader_warning(reader);
@@ -145,7 +147,8 @@ int zpy_store_readable(struct store *s)
 
 static void free_reader(struct store *s)
 {
-    Py_BEGIN_ALLOW_THREADS zr_reader_close(s->reader);
+    Py_BEGIN_ALLOW_THREADS
+    zr_reader_close(s->reader);
     Py_END_ALLOW_THREADS
 }
 
@@ -247,8 +250,7 @@ PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiKp:store_pending", names, &cls, &path,
                                      &location, &geometry, &identity, &checksums))
         return NULL;
-    struct store *s =
-        zpy_store_alloc(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
+    struct store *s = zpy_store_alloc(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
     if (!s)
         return NULL;
     s->geometry = geometry;
@@ -312,12 +314,12 @@ static Py_ssize_t store_length(PyObject *op)
 }
 
 PyDoc_STRVAR(close_doc,
-             "close($self, /)\n--\n\n"
-             "Publish a writer, or release a reader.\n\n"
-             "Closing twice is fine.  A gather running in another thread finishes first; the\n"
-             "reader's lock on the store is released after it.\n\n"
-             "Raises\n------\n"
-             "ZrecordError\n    The writer could not publish; nothing is left at its path.");
+"close($self, /)\n--\n\n"
+"Publish a writer, or release a reader.\n\n"
+"Closing twice is fine.  A gather running in another thread finishes first; the\n"
+"reader's lock on the store is released after it.\n\n"
+"Raises\n------\n"
+"ZrecordError\n    The writer could not publish; nothing is left at its path.");
 
 static PyObject *store_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -334,9 +336,10 @@ static PyObject *store_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(abort_doc, "abort($self, /)\n--\n\n"
-                        "Discard what a writer wrote: nothing appears at its path.\n\n"
-                        "On a reader the same as close().");
+PyDoc_STRVAR(abort_doc,
+"abort($self, /)\n--\n\n"
+"Discard what a writer wrote: nothing appears at its path.\n\n"
+"On a reader the same as close().");
 
 static PyObject *store_abort(PyObject *op, PyObject *args)
 {
@@ -349,9 +352,9 @@ static PyObject *store_abort(PyObject *op, PyObject *args)
 }
 
 PyDoc_STRVAR(prefetch_doc,
-             "prefetch($self, indices, /)\n--\n\n"
-             "Hint that these records are wanted soon.\n\n"
-             "Queues their reads where they are not in the page cache, and returns at once.");
+"prefetch($self, indices, /)\n--\n\n"
+"Hint that these records are wanted soon.\n\n"
+"Queues their reads where they are not in the page cache, and returns at once.");
 
 static PyObject *store_prefetch(PyObject *op, PyObject *key)
 {
@@ -362,7 +365,8 @@ static PyObject *store_prefetch(PyObject *op, PyObject *key)
     struct ids ids;
     int rc = zpy_ids_init(&ids, key, s->length);
     if (!rc) {
-        Py_BEGIN_ALLOW_THREADS zr_prefetch(reader, ids.at, ids.count);
+        Py_BEGIN_ALLOW_THREADS
+        zr_prefetch(reader, ids.at, ids.count);
         Py_END_ALLOW_THREADS
     }
     zpy_ids_release(&ids);

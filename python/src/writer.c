@@ -73,9 +73,10 @@ static int begin_writer(struct store *s, const struct zr_writer_options *options
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS code =
-        zr_writer_create(&s->writer, PyBytes_AS_STRING(bytes), options, &err);
-    Py_END_ALLOW_THREADS Py_DECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS
+    code = zr_writer_create(&s->writer, PyBytes_AS_STRING(bytes), options, &err);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(bytes);
     if (code < 0)
         zpy_raise(s->state, code, &err, s->path);
     return code < 0 ? -1 : 0;
@@ -131,7 +132,8 @@ static int lock_writer(struct store *s)
         return -1;
     }
     if (!PyThread_acquire_lock(s->lock, NOWAIT_LOCK)) {
-        Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(s->lock, WAIT_LOCK);
+        Py_BEGIN_ALLOW_THREADS
+        PyThread_acquire_lock(s->lock, WAIT_LOCK);
         Py_END_ALLOW_THREADS
     }
     s->lock_owner = PyThread_get_thread_ident();
@@ -186,8 +188,10 @@ int zpy_writer_abort(struct store *s)
     if (lock_writer(s) < 0)
         return -1;
     struct zr_writer *writer = take_writer(s);
-    Py_BEGIN_ALLOW_THREADS zr_writer_abort(writer);
-    Py_END_ALLOW_THREADS zpy_writer_leave(s);
+    Py_BEGIN_ALLOW_THREADS
+    zr_writer_abort(writer);
+    Py_END_ALLOW_THREADS
+    zpy_writer_leave(s);
     return 0;
 }
 
@@ -204,8 +208,11 @@ int zpy_writer_close(struct store *s)
     struct zr_error err;
     zpy_error_reset(&err);
     int code = ZR_OK;
-    Py_BEGIN_ALLOW_THREADS if (writer) code = zr_writer_close(writer, &err);
-    Py_END_ALLOW_THREADS zpy_writer_leave(s);
+    Py_BEGIN_ALLOW_THREADS
+    if (writer)
+        code = zr_writer_close(writer, &err);
+    Py_END_ALLOW_THREADS
+    zpy_writer_leave(s);
     if (code < 0)
         zpy_raise(s->state, code, &err, s->path);
     return code < 0 ? -1 : 0;
