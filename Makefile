@@ -27,6 +27,7 @@ MSGPACK := $(shell pkg-config --exists msgpack-c 2>/dev/null && echo msgpack-c |
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null)
 ENGINE_PKGS := libzstd $(MSGPACK)
+FS_PKGS     := fuse3 jansson liburing
 ENGINE_LIBS  = $(call pkg_libs,$(ENGINE_PKGS))
 
 ENGINE_SRC := $(wildcard engine/*.c)
@@ -57,7 +58,7 @@ $(BUILD)/obj/engine/%.o: engine/%.c Makefile
 	$(CC) $(ZR_CFLAGS) $(call pkg_cflags,$(ENGINE_PKGS)) $(CFLAGS) -c -o $@ $<
 $(BUILD)/obj/fs/%.o: fs/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ZR_CFLAGS) -Iengine $(call pkg_cflags,fuse3 jansson) $(CFLAGS) -c -o $@ $<
+	$(CC) $(ZR_CFLAGS) -Iengine $(call pkg_cflags,$(FS_PKGS)) $(CFLAGS) -c -o $@ $<
 $(BUILD)/obj/tools/%.o: tools/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ZR_CFLAGS) -Iengine $(call pkg_cflags,jansson) $(CFLAGS) -c -o $@ $<
@@ -77,13 +78,13 @@ $(BUILD)/zrecord.pc: Makefile engine/zrecord.h
 $(BUILD)/zrecord: $(TOOLS_OBJ) $(BUILD)/libzrecord.a
 	$(CC) $(ZR_LDFLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(call pkg_libs,jansson)
 $(BUILD)/zrecordfs: $(FS_OBJ) $(BUILD)/libzrecord.a
-	$(CC) $(ZR_LDFLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(call pkg_libs,fuse3 jansson)
+	$(CC) $(ZR_LDFLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(call pkg_libs,$(FS_PKGS))
 
 # Unit tests see private headers and the objects of fs except its main.
 $(BUILD)/unit/%: tests/unit/%.c $(BUILD)/libzrecord.a $(filter-out %/main.o,$(FS_OBJ))
 	@mkdir -p $(@D)
-	$(CC) $(ZR_CFLAGS) -Iengine -Ifs $(call pkg_cflags,check fuse3 jansson $(ENGINE_PKGS)) $(CFLAGS) -o $@ $< \
-	  $(filter-out %/main.o,$(FS_OBJ)) $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(call pkg_libs,check fuse3 jansson) $(ENGINE_LIBS)
+	$(CC) $(ZR_CFLAGS) -Iengine -Ifs $(call pkg_cflags,check $(FS_PKGS) $(ENGINE_PKGS)) $(CFLAGS) -o $@ $< \
+	  $(filter-out %/main.o,$(FS_OBJ)) $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(call pkg_libs,check $(FS_PKGS)) $(ENGINE_LIBS)
 $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libzrecord.a
 	@mkdir -p $(@D)
 	$(CC) $(ZR_CFLAGS) -Iengine $(CFLAGS) -o $@ $< tests/fuzz/replay.c $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(ENGINE_LIBS)
@@ -194,7 +195,7 @@ lint: lint-tidy lint-cppcheck ## clang-tidy and cppcheck over engine, mount and 
 lint-tidy:
 	@$(call need,clang-tidy); clang-tidy --quiet --warnings-as-errors='*' --checks='$(TIDY_CHECKS)' \
 	  $(ENGINE_SRC) $(FS_SRC) $(TOOLS_SRC) -- -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Iengine \
-	  $(call pkg_cflags,fuse3 jansson $(ENGINE_PKGS)) 2>/dev/null
+	  $(call pkg_cflags,$(FS_PKGS) $(ENGINE_PKGS)) 2>/dev/null
 lint-cppcheck:
 	@$(call need,cppcheck); cppcheck --quiet --error-exitcode=1 --inline-suppr \
 	  --enable=warning,performance,portability --suppress=normalCheckLevelMaxBranches \

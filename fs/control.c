@@ -5,6 +5,7 @@
 #include "control.h"
 
 #include "ops.h"
+#include "transport.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -235,6 +236,7 @@ static json_t *options_value(const struct fs *fs)
     json_object_set_new(options, "gid", number(fs->gid));
     json_object_set_new(options, "umask", json_string(octal));
     json_object_set_new(options, "threads", number(fs->thread_count));
+    json_object_set_new(options, "transport", json_string(transport_name(o->transport)));
     json_object_set_new(options, "spin", json_integer(fs->spin_nsec / 1000));
     return options;
 }
@@ -340,6 +342,18 @@ static double uptime_sec(const struct fs *fs)
     return (double)(now.tv_sec * INT64_C(1000000000) + now.tv_nsec - fs->start_nsec) / 1e9;
 }
 
+static json_t *transport_value(const struct fs *fs)
+{
+    return json_string(transport_name(atomic_load(&fs->transport)));
+}
+
+static json_t *transport_hint(const struct fs *fs)
+{
+    if (atomic_load(&fs->transport) == TRANSPORT_URING)
+        return json_string("mount with transport=classic for the other one");
+    return json_string(transport_uring_advice);
+}
+
 static json_t *status_value(const struct fs *fs)
 {
     struct counters_sum sum;
@@ -350,7 +364,8 @@ static json_t *status_value(const struct fs *fs)
     json_object_set_new(status, "pid", json_integer(getpid()));
     json_object_set_new(status, "uptime_seconds", json_real(uptime_sec(fs)));
     json_object_set_new(status, "mountpoint", text_value(fs->mountpoint));
-    json_object_set_new(status, "transport", json_string("classic"));
+    json_object_set_new(status, "transport", transport_value(fs));
+    json_object_set_new(status, "transport_hint", transport_hint(fs));
     json_object_set_new(status, "store", store_value(fs));
     json_object_set_new(status, "options", options_value(fs));
     json_object_set_new(status, "requests", requests_value(&sum));

@@ -11,6 +11,7 @@
 #include "loop.h"
 #include "mountpoint.h"
 #include "ops.h"
+#include "transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@ struct mount {
     char *source;     /* absolute */
     char *mountpoint; /* absolute */
     struct fuse_session *session;
-    struct loop *loop;
+    struct transport *transport;
     int answer_fd; /* to the waiting command; -1 in the foreground */
 };
 
@@ -287,18 +288,17 @@ static uint64_t sampled_file_nbytes(const struct fs *fs)
 
 static int start_serving(struct mount *m)
 {
-    const struct loop_options options = {
+    const struct transport_options options = {
+        .kind = m->options.transport,
         .thread_count = m->fs.thread_count,
         .spin_nsec = m->fs.spin_nsec,
         .counters = m->fs.counters,
         .ended = end_main,
     };
-    int failure = loop_start(&m->loop, m->session, &options);
-    if (failure) {
-        report(LOG_ERR, "cannot start threads: %s", strerror(failure));
+    if (transport_start(&m->transport, m->session, &options) != 0)
         return -1;
-    }
-    failure = mountpoint_await(m->mountpoint);
+    m->fs.transport = transport_running(m->transport);
+    int failure = mountpoint_await(m->mountpoint);
     if (failure) {
         report(LOG_ERR, "the mount on %s does not answer: %s", m->mountpoint, strerror(failure));
         return -1;
@@ -326,7 +326,7 @@ static int serve(struct mount *m)
 
 static void close_all(struct mount *m)
 {
-    loop_stop(m->loop);
+    transport_stop(m->transport);
     if (m->session) {
         fuse_session_unmount(m->session);
         fuse_session_destroy(m->session);

@@ -130,7 +130,10 @@ static int detach(const char *path)
 static bool is_dead(const char *path)
 {
     struct statvfs st; /* always asks the daemon */
-    return statvfs(path, &st) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+    if (statvfs(path, &st) == 0)
+        return false;
+    /* ECANCELED: the kernel is taking the rings of a daemon down that was killed just now. */
+    return errno == ENOTCONN || errno == ECONNABORTED || errno == ECANCELED;
 }
 
 /* Refuses a path that is mounted on, after clearing dead mounts of ours. */

@@ -37,6 +37,7 @@ struct fs {
     struct report_damage *damage;
     unsigned thread_count;
     int64_t spin_nsec;
+    atomic_int transport;                        /* enum transport_kind: what runs */
     atomic_bool kernel_opens, kernel_opens_dirs; /* set by INIT: ENOSYS will do */
 };
 

@@ -6,6 +6,7 @@
  */
 #include "options.h"
 
+#include "transport.h"
 #include "zrecord.h"
 
 #define FUSE_USE_VERSION 35
@@ -27,7 +28,7 @@ static const char HELP[] =
     "\n"
     "  -f                   stay in the foreground, log to stderr\n"
     "  -d                   the same, and print every request\n"
-    "  -s                   one thread (threads=1)\n"
+    "  -s                   one thread (threads=1), with io_uring one a CPU\n"
     "  -o LIST              options, comma-separated:\n"
     "     allow_other           other users may read too\n"
     "     uid=N gid=N           owner shown (default: that of the store)\n"
@@ -36,8 +37,11 @@ static const char HELP[] =
     "                           listings bring attributes along (auto: always up\n"
     "                           to 300,000 records, then as the kernel sees fit)\n"
     "     threads=N             threads that serve requests (default: by the CPUs)\n"
+    "     transport=auto|classic|uring\n"
+    "                           uring: FUSE over io_uring, for the fastest cold reads;\n"
+    "                           auto: where the kernel offers it (.control says how)\n"
     "     spin=US               microseconds to wait actively for the next request\n"
-    "                           while requests keep coming; 0 never\n"
+    "                           while requests keep coming; 0 never (classic)\n"
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
     "     checksums             compare each record read with its checksum (costs\n"
@@ -166,6 +170,11 @@ static bool set_cache(struct options *o, const char *value)
     return options_parse_nbytes(value, &o->cache_nbytes);
 }
 
+static bool set_transport(struct options *o, const char *value)
+{
+    return value && transport_parse(value, &o->transport);
+}
+
 static const char *const READDIRPLUS_NAMES[] = {"auto", "always", "never"};
 
 static bool set_readdirplus(struct options *o, const char *value)
@@ -199,6 +208,7 @@ static const struct own_option {
     {"umask", set_umask, required_argument},
     {"readdirplus", set_readdirplus, required_argument},
     {"threads", set_threads, required_argument},
+    {"transport", set_transport, required_argument},
     {"spin", set_spin, required_argument},
     {"cache", set_cache, required_argument},
 };

@@ -27,6 +27,7 @@ struct options {
     gid_t gid;
     mode_t umask;
     int readdirplus;  /* enum readdirplus */
+    int transport;    /* enum transport_kind */
     unsigned threads; /* 0: by the CPUs */
     int spin_usec;    /* -1: the default */
     uint64_t cache_nbytes;

@@ -49,6 +49,7 @@ missing_packages() {
     has pkg-config || echo pkg-config
     library fuse3 || echo libfuse3-dev
     has fusermount3 || echo fuse3
+    library liburing || echo liburing-dev
     library libzstd || echo libzstd-dev
     library msgpack-c || library msgpack || echo libmsgpack-dev
     library libxxhash || echo libxxhash-dev

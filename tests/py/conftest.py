@@ -36,3 +36,24 @@ def zrecord_tool():
         )
 
     return run
+
+
+def pytest_generate_tests(metafunc):
+    """Every test of a real mount runs once over each transport that this machine has."""
+    if metafunc.module.__name__.startswith("test_mount") and "transport" in metafunc.fixturenames:
+        import mounting
+
+        metafunc.parametrize("transport", mounting.transports(), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def transport(request):
+    """What mounts use while this module's tests run: "classic", "uring", or None (what comes)."""
+    wanted = getattr(request, "param", None)
+    if wanted is None:
+        yield None
+        return
+    import mounting
+
+    with mounting.using_transport(wanted):
+        yield wanted

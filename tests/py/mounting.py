@@ -7,6 +7,7 @@ report.  What goes wrong on the way leaves neither a process nor a mount behind.
 """
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -39,6 +40,68 @@ def requirement():
 
 needs_mount = pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+# ---------------------------------------------------------------- transports
+
+ENABLE_URING = Path("/sys/module/fuse/parameters/enable_uring")
+_transport = None  # of the mounts being made
+
+
+def why_no_uring():
+    """Why io_uring cannot carry a mount here, or None."""
+    if not ENABLE_URING.exists():
+        return "this kernel has no FUSE over io_uring (Linux 6.14 or later)"
+    if os.geteuid() != 0 and ENABLE_URING.read_text().strip() != "Y":
+        return "only root can enable FUSE over io_uring"
+    return None
+
+
+def transports():
+    only = os.environ.get("ZRECORD_TRANSPORT")
+    if only:
+        return [only]
+    return ["classic"] if why_no_uring() else ["classic", "uring"]
+
+
+@contextlib.contextmanager
+def enabled_uring():
+    """The kernel offers io_uring to new mounts meanwhile; other test runs may do the same at once,
+    and the last one to leave puts it back."""
+    with open(ENABLE_URING) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before = file.read().strip()
+            if before != "Y":
+                ENABLE_URING.write_text("Y")
+        except BlockingIOError:
+            before = "N"  # another run has set it
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if before != "Y":
+                    ENABLE_URING.write_text(before)
+
+
+@contextlib.contextmanager
+def using_transport(kind):
+    global _transport
+    before = _transport
+    with enabled_uring() if kind == "uring" else contextlib.nullcontext():
+        _transport = kind
+        try:
+            yield
+        finally:
+            _transport = before
+
+
+def _transport_options(options):
+    if _transport is None or any("transport=" in str(option) for option in options):
+        return []
+    return ["-o", f"transport={_transport}"]
 
 
 def _is_sanitized():
@@ -226,6 +289,7 @@ def mounted(store, mountpoint, *options, foreground=True, expected_code=0, scrat
     log = scratch / f"{mountpoint.name}.log"
     log.write_bytes(b"")
     reports = Reports(scratch / f"{mountpoint.name}.reports")
+    options = [*_transport_options(options), *options]
     command = [str(PROGRAM), *map(str, options), str(store), str(mountpoint)]
     process = None
     if foreground:

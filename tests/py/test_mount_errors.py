@@ -468,7 +468,8 @@ def test_a_killed_daemon_is_replaced_by_the_next_mount(here, store):
         with pytest.raises(OSError) as caught:
             read_raw(here / "m" / name_of(2))
         # EIO: the kernel knew the inode already, and a page of it could not be filled.
-        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+        # ECANCELED: the request met the ring while the kernel was taking it down.
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ECANCELED)
     done = call(store, "m")
     assert done.returncode == 0, done.stderr
     assert read_raw(here / "m" / name_of(2)) == npy(ROWS[2])

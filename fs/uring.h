@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * FUSE over io_uring: the transport of Linux 6.14 and later, under the same
+ * handlers as the classic one.
+ */
+#ifndef ZRECORDFS_URING_H
+#define ZRECORDFS_URING_H
+
+struct counters;
+struct fuse_session;
+struct uring;
+
+struct uring_options {
+    unsigned thread_count; /* wanted in all; there is at least one a CPU */
+    struct counters *counters;
+    void (*ended)(void *ctx); /* the kernel ended the mount; called once, from a worker */
+    void *ended_ctx;
+};
+
+/* Makes the rings, before the kernel's INIT has been read.  0, or the errno for
+ * which this process may have none (EPERM, ENOSYS, ENOMEM, EINVAL). */
+int uring_new(struct uring **out, struct fuse_session *session,
+              const struct uring_options *options);
+
+/* Serves the kernel's INIT, and accepts io_uring where it is offered.  0 when it
+ * was, ENOTSUP when it was not, or the errno of reading; the session then goes
+ * on over /dev/fuse. */
+int uring_negotiate(struct uring *u);
+
+/* Starts the threads, after uring_negotiate returned 0.  0, or an errno after
+ * which the kernel goes on over /dev/fuse.  FORGET and INTERRUPT still come that
+ * way in any case: somebody has to read it. */
+int uring_start(struct uring *u);
+
+/* Lets requests being served finish, ends the threads and frees.  Takes NULL. */
+void uring_free(struct uring *u);
+
+#endif
