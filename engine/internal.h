@@ -120,6 +120,11 @@ void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx
 /* Workers that are awake now, for calls too short to wake one.  Asking often in
  * quick succession wakes one for the calls to come. */
 unsigned zri_awake_threads(void);
+/* Whether the calling thread keeps small batches to itself, since others gather batches of
+ * their own beside it: zri_awake_threads is then 0.  Returns what held before. */
+bool zri_keep_small(bool keep);
+/* A joinable thread that no signal of the program reaches; 0 or an errno. */
+int zri_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg);
 
 /* ---------------------------------------------------------------- codec.c */
 

@@ -24,6 +24,7 @@
 #define QUICK_COUNT 3       /* of them before a worker is woken ahead */
 #define QUICK_COUNT_MAX 768 /* as many where waking came to nothing again and again */
 #define LOOKS_PER_CLOCK 64
+#define STACK_NBYTES ((size_t)512 << 10)
 
 struct job {
     zri_task_fn fn;
@@ -45,6 +46,7 @@ static atomic_uint awake_count;                /* workers that look for work wit
 static atomic_uint offer_count;                /* changed under lock: what they look at */
 static atomic_uint quick_wanted = QUICK_COUNT; /* batches before a worker is woken ahead */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static _Thread_local bool keep_small;
 
 static void before_fork(void)
 {
@@ -154,8 +156,8 @@ static void *worker_main(void *unused)
     return NULL;
 }
 
-/* Signals stay with the threads that the program made.  Under lock. */
-static void start_worker(void)
+/* Signals stay with the threads that the program made. */
+int zri_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg)
 {
     sigset_t all, old;
     sigfillset(&all);
@@ -164,17 +166,25 @@ static void start_worker(void)
     sigdelset(&all, SIGFPE);
     sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    pthread_t t;
     pthread_attr_t attr;
     pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, 512 << 10);
-    if (pthread_create(&t, &attr, worker_main, NULL) == 0) {
-        pthread_setname_np(t, "zrecord");
-        worker_count++;
-    }
+    pthread_attr_setstacksize(&attr, STACK_NBYTES);
+    int rc = pthread_create(t, &attr, fn, arg);
+    if (!rc)
+        pthread_setname_np(*t, name);
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+/* Under lock. */
+static void start_worker(void)
+{
+    pthread_t t;
+    if (zri_thread_start(&t, "zrecord", worker_main, NULL))
+        return;
+    pthread_detach(t);
+    worker_count++;
 }
 
 /* Wakes or starts as many workers as are missing.  Under lock. */
@@ -241,9 +251,16 @@ static void note_quick_batch(void)
     pthread_mutex_unlock(&lock);
 }
 
+bool zri_keep_small(bool keep)
+{
+    bool before = keep_small;
+    keep_small = keep;
+    return before;
+}
+
 unsigned zri_awake_threads(void)
 {
-    if (zr_thread_count() < 2)
+    if (keep_small || zr_thread_count() < 2)
         return 0;
     unsigned awake = atomic_load(&awake_count);
     if (awake)

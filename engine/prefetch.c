@@ -65,21 +65,23 @@ static void queue_reads(struct span s)
         madvise((void *)s.start, s.end - s.start, MADV_WILLNEED);
 }
 
-void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count)
+size_t zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     struct span s;
     if (!r->data.guard || !zri_file_mapped(&r->data) || !r->meta.bytes || count == 0)
-        return;
+        return 0;
     /* A single page is one read whoever starts it. */
     if (count == 1 && (!record_span(r, ids[0], page, &s) || s.end - s.start <= page))
-        return;
+        return 0;
     if (looks_warm(r, ids, count, page))
-        return;
+        return 0;
     struct span run = {0, 0};
+    size_t queued_count = 0;
     for (size_t i = 0; i < count; i++) {
         if (!record_span(r, ids[i], page, &s))
             continue;
+        queued_count++;
         if (s.start <= run.end && s.end >= run.end && s.start >= run.start) {
             run.end = s.end; /* neighbours become one read */
         } else {
@@ -88,4 +90,5 @@ void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count)
         }
     }
     queue_reads(run);
+    return queued_count;
 }

@@ -296,8 +296,9 @@ ZR_API int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t cou
                             const uint64_t *shape_offsets, struct zr_error *err);
 
 /* Hints that these records are wanted soon: queues their reads when they are not
- * in the page cache.  Never blocks on the data.  Ids out of range are ignored. */
-ZR_API void zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count);
+ * in the page cache.  Never blocks on the data.  Ids out of range are ignored.
+ * Returns how many records it queued: 0 when all looked to be in memory. */
+ZR_API size_t zr_prefetch(struct zr_reader *r, const uint64_t *ids, size_t count);
 
 /* ---------------------------------------------------------------- .npy */
 
@@ -383,6 +384,74 @@ ZR_API uint64_t zr_sampler_batch_count(const struct zr_sampler *s);
 ZR_API void zr_sampler_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids);
 /* Position i of the permutation of 0..length-1 for (seed, cycle). */
 ZR_API uint64_t zr_permute(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t i);
+
+/* ---------------------------------------------------------------- feed
+ * Batches of several stores at the same ids, gathered ahead by a thread of its
+ * own.  Any number of threads may take; batches come in the order of their steps. */
+
+struct zr_feed;
+
+struct zr_feed_stream {
+    struct zr_reader *reader; /* must outlive the feed */
+    bool packed;              /* Ragged: as zr_gather_packed, else as zr_gather_ragged */
+};
+
+struct zr_feed_options {
+    const struct zr_feed_stream *streams; /* copied, as is skip */
+    size_t stream_count;                  /* 1.. */
+    struct zr_sampler sampler;            /* of the length of every stream */
+    size_t begin, count; /* the ids [begin, begin + count) of each step; count 1.. */
+    uint64_t first_step;
+    const uint64_t *skip; /* steps that are not given, ascending */
+    size_t skip_count;
+    size_t limit;       /* 1..: batches begun and not released */
+    size_t ahead_count; /* batches beyond the begun ones whose reads are queued */
+};
+
+/* One stream of a batch, in blocks for zr_buffer_free.  Dense: data alone.  Ragged:
+ * data and offsets as zr_gather_ragged gives them; packed: all four. */
+struct zr_feed_part {
+    void *data;
+    size_t nbytes;
+    uint64_t *offsets;
+    uint64_t *shapes;
+    uint64_t *shape_offsets;
+};
+
+struct zr_feed_batch {
+    uint64_t step;
+    size_t count;         /* records */
+    size_t failed_stream; /* where a gather failed: which one */
+};
+
+struct zr_feed_stats {
+    uint64_t taken_count, gathered_count; /* batches */
+    uint64_t gather_nsec;                 /* in gathers, summed over threads */
+    uint64_t wait_nsec;                   /* of takers inside zr_feed_take */
+    size_t ready_count;                   /* gathered, not taken */
+    size_t under_way_count;               /* begun, not released */
+};
+
+/* Starts gathering at once. */
+ZR_API int zr_feed_start(struct zr_feed **out, const struct zr_feed_options *options,
+                         struct zr_error *err);
+
+#define ZR_FEED_NOT_YET 1 /* of zr_feed_take: the wait is over */
+/* The next batch: parts[stream_count] are the caller's to free, each block by
+ * zr_buffer_free or all by zr_feed_parts_release.  Counts against the limit until
+ * zr_feed_release.  May gather in the calling thread.  ZR_E_CANCELLED after
+ * zr_feed_stop; a gather that failed stops the feed too, and is reported once,
+ * with batch filled, after the batches before it. */
+ZR_API int zr_feed_take(struct zr_feed *f, struct zr_feed_part *parts, struct zr_feed_batch *batch,
+                        int64_t wait_nsec, struct zr_error *err);
+ZR_API void zr_feed_release(struct zr_feed *f);
+ZR_API void zr_feed_parts_release(struct zr_feed_part *parts, size_t count);
+/* Gives no more and wakes everybody inside zr_feed_take. */
+ZR_API void zr_feed_stop(struct zr_feed *f);
+ZR_API void zr_feed_stats(struct zr_feed *f, struct zr_feed_stats *stats);
+/* Stops and waits for the gather under way.  Nobody may be inside any more.  Does
+ * nothing in a forked child, and takes NULL. */
+ZR_API void zr_feed_free(struct zr_feed *f);
 
 #ifdef __cplusplus
 }

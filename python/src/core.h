@@ -38,6 +38,7 @@ struct core_state {
     PyTypeObject *dense_type;
     PyTypeObject *ragged_type;
     PyTypeObject *sampler_type;
+    PyTypeObject *feed_type;
     PyObject *make_error; /* zrecord.errors.make_error */
     PyObject *warning;    /* zrecord.errors.ZrecordWarning */
 };
@@ -149,11 +150,22 @@ int zpy_writer_abort(struct store *s);
 /* Discard in the finalizer, where nobody else holds the store. */
 void zpy_writer_discard(struct store *s);
 
-/* dense.c, ragged.c, packed.c, sampler.c, train.c, verify.c */
-extern PyType_Spec zpy_dense_spec;
+/* ragged.c, packed.c */
 extern PyType_Spec zpy_ragged_spec;
-extern PyType_Spec zpy_sampler_spec;
 PyObject *zpy_packed(PyObject *store, PyObject *key);
+/* The batch of a part that a feed gave: a list of arrays, or (values, offsets, shapes).
+ * Blocks that go into it are taken out of the part. */
+PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_feed_part *part);
+PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_feed_part *part);
+
+/* sampler.c */
+extern PyType_Spec zpy_sampler_spec;
+/* Of an object of its type; lives as long. */
+const struct zr_sampler *zpy_sampler_config(PyObject *sampler);
+
+/* dense.c, feed.c, train.c, verify.c */
+extern PyType_Spec zpy_dense_spec;
+extern PyType_Spec zpy_feed_spec;
 PyObject *zpy_train_samples(PyObject *module, PyObject *args);
 PyObject *zpy_train_store(PyObject *module, PyObject *args);
 PyObject *zpy_verify(PyObject *module, PyObject *args);

@@ -106,7 +106,8 @@ static int module_exec(PyObject *module)
     state->block_type = add_type(module, &zpy_block_spec, NULL);
     state->store_type = add_type(module, &zpy_store_spec, NULL);
     state->sampler_type = add_type(module, &zpy_sampler_spec, NULL);
-    if (!state->block_type || !state->store_type || !state->sampler_type)
+    state->feed_type = add_type(module, &zpy_feed_spec, NULL);
+    if (!state->block_type || !state->store_type || !state->sampler_type || !state->feed_type)
         return -1;
     state->dense_type = add_type(module, &zpy_dense_spec, state->store_type);
     state->ragged_type = add_type(module, &zpy_ragged_spec, state->store_type);
@@ -123,6 +124,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->dense_type);
     Py_VISIT(state->ragged_type);
     Py_VISIT(state->sampler_type);
+    Py_VISIT(state->feed_type);
     Py_VISIT(state->make_error);
     Py_VISIT(state->warning);
     return 0;
@@ -136,6 +138,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->dense_type);
     Py_CLEAR(state->ragged_type);
     Py_CLEAR(state->sampler_type);
+    Py_CLEAR(state->feed_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->warning);
     return 0;

@@ -69,6 +69,13 @@ static void spread(const struct packed *p)
     }
 }
 
+/* Offsets from bytes to elements. */
+static void count_elements(struct packed *p)
+{
+    for (size_t i = 0; i <= p->count; i++)
+        p->offsets[i] /= p->itemsize;
+}
+
 static int gather(struct packed *p, struct zr_reader *reader, const uint64_t *ids,
                   struct zr_error *err)
 {
@@ -85,8 +92,7 @@ static int gather(struct packed *p, struct zr_reader *reader, const uint64_t *id
         return code;
     if (p->mixed)
         spread(p);
-    for (size_t i = 0; i <= p->count; i++)
-        p->offsets[i] /= p->itemsize;
+    count_elements(p);
     return ZR_OK;
 }
 
@@ -147,5 +153,28 @@ PyObject *zpy_packed(PyObject *op, PyObject *key)
         tuple = packed(s, reader, &ids);
     zpy_ids_release(&ids);
     zpy_reader_leave(s);
+    return tuple;
+}
+
+PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_feed_part *part)
+{
+    struct packed p = {.count = count,
+                       .itemsize = (size_t)PyDataType_ELSIZE(s->dtype),
+                       .nbytes = part->nbytes,
+                       .offsets = part->offsets,
+                       .values = part->data,
+                       .shapes = part->shapes,
+                       .shape_offsets = part->shape_offsets};
+    *part = (struct zr_feed_part){0};
+    find_rank(&p);
+    if (p.mixed) {
+        p.dims = p.shapes;
+        p.shapes = zr_buffer_alloc(count * p.rank * sizeof *p.shapes);
+        if (p.shapes)
+            spread(&p);
+    }
+    count_elements(&p);
+    PyObject *tuple = p.shapes ? packed_tuple(&p, s) : PyErr_NoMemory();
+    packed_release(&p);
     return tuple;
 }

@@ -76,21 +76,38 @@ static PyObject *record_array(struct store *s, const struct batch *b, size_t i)
     return array;
 }
 
+/* All records of a batch. */
+static PyObject *record_list(struct store *s, const struct batch *b)
+{
+    PyObject *list = PyList_New((Py_ssize_t)b->count);
+    for (size_t i = 0; list && i < b->count; i++) {
+        PyObject *array = record_array(s, b, i);
+        if (array)
+            PyList_SET_ITEM(list, (Py_ssize_t)i, array);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static PyObject *gather_list(struct store *s, struct zr_reader *reader, const uint64_t *ids,
                              size_t count)
 {
     struct batch b;
     PyObject *list = NULL;
     if (batch_init(&b, s, reader, ids, count) == 0)
-        list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *array = record_array(s, &b, i);
-        if (array)
-            PyList_SET_ITEM(list, (Py_ssize_t)i, array);
-        else
-            Py_CLEAR(list);
-    }
+        list = record_list(s, &b);
     batch_release(&b);
+    return list;
+}
+
+PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_feed_part *part)
+{
+    struct batch b = {.count = count, .offsets = part->offsets, .data = part->data};
+    part->data = NULL;
+    b.block = zpy_block_adopt(s->state, b.data, part->nbytes);
+    PyObject *list = b.block ? record_list(s, &b) : NULL;
+    Py_XDECREF(b.block);
     return list;
 }
 

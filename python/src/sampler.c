@@ -96,6 +96,11 @@ static void sampler_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
+const struct zr_sampler *zpy_sampler_config(PyObject *sampler)
+{
+    return &((struct sampler *)sampler)->config;
+}
+
 static PyObject *view_of(PyArrayObject *ids)
 {
     return zpy_array_view((PyObject *)ids, PyArray_DESCR(ids), 1, PyArray_DIMS(ids),

@@ -354,7 +354,9 @@ static PyObject *store_abort(PyObject *op, PyObject *args)
 PyDoc_STRVAR(prefetch_doc,
 "prefetch($self, indices, /)\n--\n\n"
 "Hint that these records are wanted soon.\n\n"
-"Queues their reads where they are not in the page cache, and returns at once.");
+"Queues their reads where they are not in the page cache, and returns at once.\n\n"
+"Returns\n-------\n"
+"int\n    Records queued; 0 when all looked to be in memory.");
 
 static PyObject *store_prefetch(PyObject *op, PyObject *key)
 {
@@ -363,15 +365,16 @@ static PyObject *store_prefetch(PyObject *op, PyObject *key)
     if (!reader)
         return NULL;
     struct ids ids;
+    size_t queued_count = 0;
     int rc = zpy_ids_init(&ids, key, s->length);
     if (!rc) {
         Py_BEGIN_ALLOW_THREADS
-        zr_prefetch(reader, ids.at, ids.count);
+        queued_count = zr_prefetch(reader, ids.at, ids.count);
         Py_END_ALLOW_THREADS
     }
     zpy_ids_release(&ids);
     zpy_reader_leave(s);
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
+    return rc < 0 ? NULL : PyLong_FromSize_t(queued_count);
 }
 
 /* What __reduce__ needs, in the order of store_pending. */

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import _thread
+import array
 import atexit
-import contextlib
+import importlib
 import operator
 import os
 import threading
 import time
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from . import _core
+from .errors import ZrecordWarning
 from .sampler import Sampler
 from .store import Dense, Ragged
 
@@ -33,21 +34,23 @@ def identity(batch):
     return batch
 
 
-def _positive(value, name):
+def _integer(value, name, least):
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer")
     try:
         value = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer") from None
-    if value < 1:
-        raise ValueError(f"{name} must be positive")
+    if value < least:
+        raise ValueError(f"{name} must be {'positive' if least else 'at least 0'}")
     return value
 
 
 def _note(exc, text):
     if hasattr(exc, "add_note"):  # Python 3.11
         exc.add_note(text)
+    else:
+        exc.__notes__ = [*getattr(exc, "__notes__", ()), text]
 
 
 class _Position:
@@ -56,51 +59,41 @@ class _Position:
     def __init__(self, step=0, ahead=()):
         self.step = step
         self.ahead = set(ahead)
+        self.count = 0  # given by this loader
 
     def consume(self, step):
+        self.count += 1
         self.ahead.add(step)
         while self.step in self.ahead:
             self.ahead.remove(self.step)
             self.step += 1
 
-    def steps(self):
-        """The steps not consumed yet, in order."""
-        step, skip = self.step, frozenset(self.ahead)
-        while True:
-            if step not in skip:
-                yield step
-            step += 1
-
 
 class _Run:
-    """The threads and queues of a loader from one position on.
+    """The feed and the transform threads of a loader from one position on.
 
-    It does not refer to the loader, so that a loader nobody holds any more can end it.  All
-    fields below `lock` belong to it.  Batches under way, from the start of their gather until a
-    consumer takes them, are never more than `limit`.
+    It does not refer to the loader, so that a loader nobody holds any more can end it.  The feed
+    gathers ahead in a thread of the engine's; transform threads take from it and fill `finished`.
+    The fields below `lock` belong to it.
     """
 
-    def __init__(self, streams, sampler, transform, workers, limit, ordered, position):
-        self.streams = streams
-        self.sampler = sampler
+    def __init__(self, feed, transform, workers, ordered, position):
+        self.feed = feed
         self.transform = transform
-        self.limit = limit
         self.ordered = ordered
         self.pid = os.getpid()
+        self.started = time.monotonic()
         self.lock = threading.Lock()
-        self.room = threading.Condition(self.lock)  # the gather thread waits for fewer under way
-        self.work = threading.Condition(self.lock)  # transform threads wait for a gathered batch
         self.ready = threading.Condition(self.lock)  # consumers wait for a finished batch
-        self.gathered = deque()
         self.finished = {}  # step -> batch, in the order of completion
-        self.under_way = 0
         self.position = position
         self.failure = None  # (step, exception)
         self.stopped = False
-        loops = [self._gather_loop] + [self._transform_loop] * workers
+        self.wait_seconds = 0.0  # of consumers, where there are transforms
+        self.transform_seconds = 0.0
         self.threads = [
-            threading.Thread(target=loop, name=f"zrecord-{loop.__name__.strip('_')}", daemon=True)
-            for loop in loops
+            threading.Thread(target=self._transform_loop, name="zrecord-transform", daemon=True)
+            for _ in range(workers)
         ]
         _runs.add(self)
         try:
@@ -112,103 +105,72 @@ class _Run:
 
     # ------------------------------------------------------------ threads
 
-    def _gather_loop(self):
-        for step in self.position_steps():
-            if not self._wait_for_room():
-                return
-            try:
-                batch = self._gather(step)
-            except BaseException as exc:
-                self._fail(step, exc)
-                return
-            self._hand_on(step, batch)
-            batch = None  # or it would live until the next one is there
-
-    def position_steps(self):
-        with self.lock:
-            return self.position.steps()
-
-    def _wait_for_room(self):
-        with self.lock:
-            while self.under_way >= self.limit and not self.stopped:
-                self.room.wait()
-            if self.stopped or self.failure:
-                return False
-            self.under_way += 1
-            return True
-
-    def _gather(self, step):
-        if self.sampler.step != step:
-            self.sampler.seek(step)
-        ids = self.sampler.next()
-        batch = {}
-        for name, stream in self.streams.items():
-            try:
-                batch[name] = stream.gather(ids)
-            except BaseException as exc:
-                _note(exc, f"DataLoader: gathering stream {name!r} ({stream.path}) at step {step}")
-                raise
-        return batch
-
-    def _hand_on(self, step, batch):
-        if self.transform is identity:
-            self._finish(step, batch)
-            return
-        with self.lock:
-            if not self.stopped:
-                self.gathered.append((step, batch))
-                self.work.notify()
-
     def _transform_loop(self):
         while True:
-            with self.lock:
-                while not self.gathered and not self.stopped:
-                    self.work.wait()
-                if self.stopped:
-                    return
-                step, batch = self.gathered.popleft()
             try:
-                batch = self.transform(batch)
+                taken = self.feed.take(True)
             except BaseException as exc:
-                _note(exc, f"DataLoader: transforming the batch of step {step}")
-                self._fail(step, exc)
-            else:
-                self._finish(step, batch)
-            batch = None
+                self._fail(self.feed.failed_step, exc)
+                return
+            if taken is None:
+                return
+            self._transform(*taken)
+            taken = None  # or it would live until the next one is there
 
-    def _finish(self, step, batch):
+    def _transform(self, step, batch):
+        start = time.perf_counter()
+        try:
+            batch = self.transform(batch)
+        except BaseException as exc:
+            _note(exc, f"DataLoader: transforming the batch of step {step}")
+            self._fail(step, exc)
+            return
+        seconds = time.perf_counter() - start
         with self.lock:
+            self.transform_seconds += seconds
             if not self.stopped:
                 self.finished[step] = batch
                 self.ready.notify_all()
 
     def _fail(self, step, exc):
-        """Keep the failure that the consumer meets first, and gather no more."""
+        """Keep the failure that the consumer meets first; what comes behind it is not given."""
         if isinstance(exc, StopIteration):  # would look like the end of the loader
             error = RuntimeError("the transform raised StopIteration")
             error.__cause__ = exc
             exc = error
+        self.feed.stop()  # it gives in order: whatever comes before the failure was taken
         with self.lock:
             if self.failure is None or (self.ordered and step < self.failure[0]):
                 self.failure = (step, exc)
-            self.room.notify_all()
             self.ready.notify_all()
 
     # ------------------------------------------------------------ consumers
 
     def take(self):
         """The next batch, or _END after stop(); raises what a thread raised."""
+        return self._take_finished() if self.threads else self._take_gathered()
+
+    def _take_gathered(self):
+        taken = self.feed.take(False)
+        if taken is None:
+            return _END
+        with self.lock:
+            self.position.consume(taken[0])
+        return taken[1]
+
+    def _take_finished(self):
+        start = time.perf_counter()
         with self.lock:
             while not self.stopped:
                 if self.failure and not (self.ordered and self.position.step < self.failure[0]):
                     self._end()
-                    self.drop()
+                    self.finished.clear()
                     raise self.failure[1]
                 step = self._finished_step()
                 if step is not None:
-                    self.under_way -= 1
-                    self.room.notify()
+                    self.wait_seconds += time.perf_counter() - start
                     self.position.consume(step)
+                    self.feed.release()
                     return self.finished.pop(step)
                 self.ready.wait()
         return _END
@@ -227,23 +189,46 @@ class _Run:
 
     def _end(self):
         self.stopped = True
-        for condition in (self.room, self.work, self.ready):
-            condition.notify_all()
+        self.feed.stop()
+        self.ready.notify_all()
 
-    def drop(self):
-        """Let go of the batches of a stopped run."""
-        self.gathered.clear()
-        self.finished.clear()
-
-    def join(self, seconds):
-        """Wait for the threads; whether all have ended."""
+    def close(self, seconds):
+        """Wait for the threads of a stopped run and let go of its batches; whether all ended."""
         if self.pid != os.getpid():
             return True
         deadline = time.monotonic() + seconds
-        for thread in self.threads:
-            if thread is not threading.current_thread() and thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(t.is_alive() for t in self.threads if t is not threading.current_thread())
+        others = [t for t in self.threads if t is not threading.current_thread() and t.ident]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self.feed.close()
+        with self.lock:
+            self.finished.clear()
+        return not any(thread.is_alive() for thread in others)
+
+    # ------------------------------------------------------------ figures
+
+    def stats(self):
+        """As of DataLoader.stats()."""
+        engine = self.feed.stats()
+        seconds = time.monotonic() - self.started
+        with self.lock:
+            wait = self.wait_seconds if self.threads else engine["wait_seconds"]
+            figures = {
+                "batches": self.position.count,
+                "seconds": seconds,
+                "wait_seconds": wait,
+                "gather_seconds": engine["gather_seconds"],
+                "transform_seconds": self.transform_seconds,
+                "ready": len(self.finished) if self.threads else engine["ready"],
+                "under_way": engine["under_way"],
+            }
+        if wait < 0.05 * seconds:
+            slowest = "consumer"
+        elif self.transform_seconds > engine["gather_seconds"] * len(self.threads):
+            slowest = "transform"
+        else:
+            slowest = "gather"
+        return {**figures, "slowest": slowest}
 
 
 @atexit.register
@@ -253,25 +238,40 @@ def _stop_all():
     for run in runs:
         run.stop()
     for run in runs:
-        run.join(JOIN_SECONDS)
+        run.close(JOIN_SECONDS)
+
+
+def _bar(step):
+    """A tqdm bar without an end, or None with a warning."""
+    try:
+        tqdm = importlib.import_module("tqdm.auto").tqdm
+    except ImportError:
+        warnings.warn("progress=True needs tqdm, which is not here", ZrecordWarning, stacklevel=3)
+        return None
+    return tqdm(initial=step, unit="batch")
 
 
 class DataLoader:
     """Endless, step-based loader over stores that are read at the same ids.
 
     A batch is a dict ``{name: values}``: for a Dense stream an array ``(n, *item_shape)``, for a
-    Ragged one a list of arrays.  One thread draws ids and gathers all streams; `transform_workers`
-    threads call `transform` on what it gathered.  With the default transform there are none.
+    Ragged one a list of arrays, or with `packed` the tuple that :meth:`Ragged.packed` gives.  A
+    thread of the engine draws ids and gathers all streams ahead of the consumer, without the GIL;
+    `transform_workers` threads call `transform` on what it gathered.  With the default transform
+    there are none.
 
     Parameters
     ----------
     streams : mapping of str to Dense or Ragged
-        Opened for reading, all of the same length.  They stay the caller's to close.
+        Opened for reading, all of the same length.  They stay the caller's to close, after the
+        loader.
     transform_workers : int
     batch_size : int
+        Records of a step, over all ranks.
     prefetch_size : int
         Finished batches kept ready.  Never more than `prefetch_size` + `transform_workers`
-        batches exist that were not handed out.
+        batches exist that were not handed out.  The reads of as many further ones are queued
+        where data is not in memory.
     mode : Sampler.Mode or int
         By default CYCLIC.
     seed : int
@@ -280,6 +280,17 @@ class DataLoader:
     ordered : bool
         Give batches in the order of their steps.  Otherwise as their transforms end, which is
         the same with the default transform.
+    start_step : int
+        The first step to give.
+    rank, world_size : int
+        This loader gives the part ``[rank * n // world_size, (rank + 1) * n // world_size)`` of
+        the n ids of each step, so that the ranks together give each batch once.
+    packed : bool or iterable of str
+        Ragged streams given packed: all of them, or those named.
+    sampler : Sampler
+        In place of `batch_size`, `mode` and `seed`; for modes with options of their own.
+    progress : bool
+        Count batches on a tqdm bar, where tqdm is installed.
 
     Raises
     ------
@@ -288,9 +299,11 @@ class DataLoader:
 
     Notes
     -----
-    An exception in a thread is raised by ``next``, with a note that names stream and step; the
-    loader has ended then.  With ``ordered=True`` the batches before it are given first.
-    Any number of threads may call ``next``.  A forked child cannot use it: make one there.
+    A gather that fails raises the engine's error from ``next``; its message names store, record,
+    stream and step.  What a transform raises comes out of ``next`` with a note that names the
+    step.  The loader has ended then.  With ``ordered=True`` the batches before it are given
+    first.  Any number of threads may call ``next``.  A forked child cannot use it: make one
+    there.
     """
 
     def __init__(
@@ -304,19 +317,31 @@ class DataLoader:
         transform: Callable[[dict[str, Any]], Any] = identity,
         *,
         ordered: bool = False,
+        start_step: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        packed: bool | Iterable[str] = False,
+        sampler: Sampler | None = None,
+        progress: bool = False,
     ) -> None:
         self.streams = dict(streams)
         length = self._common_length()
-        workers = _positive(transform_workers, "transform_workers")
-        prefetch_size = _positive(prefetch_size, "prefetch_size")
+        workers = _integer(transform_workers, "transform_workers", 1)
+        self._prefetch = _integer(prefetch_size, "prefetch_size", 1)
         if not callable(transform):
             raise TypeError("transform must be callable")
-        self.sampler = Sampler(length, batch_size, mode, seed)
+        self.sampler = self._sampler(sampler, length, batch_size, mode, seed)
         self._transform = transform
         self._workers = 0 if transform is identity else workers
-        self._limit = prefetch_size + max(1, self._workers)
         self._ordered = bool(ordered)
-        self._run = self._start(_Position())
+        self._world_size = _integer(world_size, "world_size", 1)
+        self._rank = _integer(rank, "rank", 0)
+        if self._rank >= self._world_size:
+            raise ValueError(f"rank {rank} must be below world_size {world_size}")
+        self._packed = self._packed_flags(packed)
+        step = _integer(start_step, "start_step", 0)
+        self._run = self._start(_Position(step))
+        self._bar = _bar(step) if progress else None
 
     def _common_length(self):
         if not self.streams:
@@ -329,32 +354,70 @@ class DataLoader:
             raise ValueError(f"streams differ in their number of records: {lengths}")
         return next(iter(lengths.values()))
 
+    @staticmethod
+    def _sampler(sampler, length, batch_size, mode, seed):
+        if sampler is None:
+            return Sampler(length, batch_size, mode, seed)
+        if not isinstance(sampler, Sampler):
+            raise TypeError("sampler must be a zrecord.Sampler")
+        if sampler.length != length:
+            raise ValueError(f"the sampler is for {sampler.length} records, not {length}")
+        return sampler
+
+    def _packed_flags(self, packed):
+        ragged = {name for name, stream in self.streams.items() if isinstance(stream, Ragged)}
+        wanted = (ragged if packed else set()) if isinstance(packed, bool) else set(packed)
+        if wanted - ragged:
+            raise ValueError(f"packed names streams that are not Ragged: {sorted(wanted - ragged)}")
+        return tuple(name in wanted for name in self.streams)
+
     def _start(self, position):
-        s = self.sampler
-        sampler = Sampler(s.length, s.batch_size, s.mode, s.seed)
-        return _Run(
-            self.streams,
-            sampler,
-            self._transform,
-            self._workers,
-            self._limit,
-            self._ordered,
-            position,
+        feed = _core.Feed(
+            tuple(self.streams),
+            tuple(self.streams.values()),
+            self._packed,
+            self.sampler,
+            self._rank,
+            self._world_size,
+            position.step,
+            array.array("Q", sorted(position.ahead)),
+            self._prefetch + max(1, self._workers),
+            self._prefetch,
         )
+        return _Run(feed, self._transform, self._workers, self._ordered, position)
 
     def __iter__(self) -> DataLoader:
         return self
 
     def __next__(self) -> Any:
-        if self._run.pid != os.getpid():
+        run = self._run
+        if run.pid != os.getpid():
             raise RuntimeError("a DataLoader does not survive fork: make one in the child")
-        batch = self._run.take()
+        batch = run.take()
         if batch is _END:
             raise StopIteration
+        if self._bar is not None:
+            self._bar.update()
         return batch
 
     def __len__(self) -> int:
         raise TypeError("an endless loader has no length")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DataLoader cannot be pickled: pickle its streams and its state_dict()")
+
+    def stats(self) -> dict[str, Any]:
+        """Where the time goes, since the loader or :meth:`load_state_dict` began.
+
+        Returns
+        -------
+        dict
+            ``batches`` given and ``seconds`` since; ``wait_seconds`` that consumers spent inside
+            ``next``; ``gather_seconds`` and ``transform_seconds``, summed over threads; batches
+            ``ready`` now and ``under_way``; and the ``slowest``: ``'consumer'`` where the loader
+            keeps up, else ``'gather'`` or ``'transform'``.
+        """
+        return self._run.stats()
 
     def state_dict(self) -> dict[str, Any]:
         """Position of the consumer, for :meth:`load_state_dict`.
@@ -362,7 +425,8 @@ class DataLoader:
         Counts the batches that ``next`` gave, not those prepared ahead.  Where batches come out of
         order, ``ahead`` lists the steps given beyond the first missing one, so that no batch is lost
         or repeated; with ``ordered=True`` it is empty.  Plain data; the cost does not depend on
-        the step.
+        the step.  A state with an empty ``ahead`` is that of every rank, and may go on with another
+        `world_size`.
 
         Returns
         -------
@@ -371,9 +435,11 @@ class DataLoader:
         run = self._run
         with run.lock:
             step, ahead = run.position.step, sorted(run.position.ahead)
+        return {"version": 1, "step": step, "ahead": ahead, **self._config()}
+
+    def _config(self):
         s = self.sampler
-        config = {"length": s.length, "batch_size": s.batch_size, "mode": s.mode, "seed": s.seed}
-        return {"version": 1, "step": step, "ahead": ahead, **config}
+        return {"length": s.length, "batch_size": s.batch_size, "mode": s.mode, "seed": s.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken.
@@ -383,13 +449,15 @@ class DataLoader:
         ValueError
             It is of a loader with another length, batch size, mode or seed.
         """
-        mine = self.state_dict()
-        for key in ("version", "length", "batch_size", "mode", "seed"):
-            if state.get(key) != mine[key]:
-                raise ValueError(f"state has {key} {state.get(key)!r}, this loader {mine[key]!r}")
-        position = _Position(operator.index(state["step"]), map(operator.index, state["ahead"]))
-        self.close()
-        self._run = self._start(position)
+        for key, mine in {"version": 1, **self._config()}.items():
+            if state.get(key) != mine:
+                raise ValueError(f"state has {key} {state.get(key)!r}, this loader {mine!r}")
+        step = _integer(state["step"], "step", 0)
+        ahead = [_integer(one, "a step of ahead", 0) for one in state["ahead"]]
+        if any(one <= step for one in ahead):
+            raise ValueError(f"state has steps ahead that are not: {ahead}, at step {step}")
+        self._end()
+        self._run = self._start(_Position(step, ahead))
 
     def close(self) -> None:
         """End the threads and drop what was prepared.  The stores stay open.
@@ -397,17 +465,17 @@ class DataLoader:
         Wakes consumers in other threads, whose ``next`` ends.  Waits for transforms under way,
         but not for ever: one that is stuck is left behind with a RuntimeWarning.
         """
-        run = getattr(self, "_run", None)
-        if run is None:
-            return
-        run.stop()
-        ended = run.join(JOIN_SECONDS)
-        run.drop()
-        if not ended:
+        if self._bar is not None:
+            self._bar.close()
+        self._end()
+
+    def _end(self):
+        self._run.stop()
+        if not self._run.close(JOIN_SECONDS):
             warnings.warn(
                 f"DataLoader: a thread did not end within {JOIN_SECONDS:g} s and is left behind",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def __enter__(self) -> DataLoader:
@@ -417,8 +485,8 @@ class DataLoader:
         self.close()
 
     def __del__(self) -> None:
-        # A garbage collection may come to this inside the lock, so someone else has to take it.
+        # A garbage collection may come to this inside the run's lock: only what needs no lock.
         run = getattr(self, "_run", None)
-        if run is not None and not run.stopped:
-            with contextlib.suppress(RuntimeError):  # the interpreter is going away
-                _thread.start_new_thread(run.stop, ())
+        if run is not None:
+            run.stopped = True
+            run.feed.stop()

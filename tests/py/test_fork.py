@@ -145,7 +145,7 @@ def test_a_pickle_is_small_and_opens_when_used(path):
         lambda s: np.array_equal(s[3], DATA[3]),
         lambda s: len(s.gather([1])) == 1,
         lambda s: s.has_dict() is False,
-        lambda s: s.prefetch([1]) is None,
+        lambda s: s.prefetch([1]) >= 0,
         lambda s: zrecord.verify(s).ok,
         lambda s: len(pickle.dumps(s)) < 500,
     ):
