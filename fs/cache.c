@@ -14,7 +14,7 @@ enum { BUCKETS = 1024, MAX_ENTRIES = 8192 };
 enum state { DECODING, READY, FAILED };
 
 struct cache_entry {
-    uint64_t key;
+    struct cache_key key;
     struct cache_entry *chain;         /* same bucket */
     struct cache_entry *older, *newer; /* by last use */
     enum state state;
@@ -51,17 +51,22 @@ struct cache *cache_new(uint64_t limit_nbytes, cache_decode_fn decode, void *ctx
     return c;
 }
 
-static struct cache_entry **bucket(struct cache *c, uint64_t key)
+static struct cache_entry **bucket(struct cache *c, struct cache_key key)
 {
     /* Neighbours are read together: multiplying spreads them. */
-    return &c->buckets[(key * UINT64_C(0x9E3779B97F4A7C15)) >> 54];
+    return &c->buckets[((key.ino + 3 * key.part) * UINT64_C(0x9E3779B97F4A7C15)) >> 54];
 }
 _Static_assert(BUCKETS == 1 << (64 - 54), "the shift in bucket() gives a bucket");
 
-static struct cache_entry *find(struct cache *c, uint64_t key)
+static bool is_key(const struct cache_entry *e, struct cache_key key)
+{
+    return e->key.ino == key.ino && e->key.part == key.part;
+}
+
+static struct cache_entry *find(struct cache *c, struct cache_key key)
 {
     struct cache_entry *e = *bucket(c, key);
-    while (e && e->key != key)
+    while (e && !is_key(e, key))
         e = e->chain;
     return e;
 }
@@ -166,11 +171,11 @@ static void keep_error(struct cache_entry *e, int code, const struct zr_error *e
 }
 
 /* Decodes into an entry that this thread has just linked as DECODING. */
-static int decode(struct cache *c, struct cache_entry *e, struct zr_error *err)
+static int decode(struct cache *c, struct cache_entry *e, const void *arg, struct zr_error *err)
 {
     struct cache_bytes bytes = {0};
     struct zr_error failure = {0};
-    int code = c->decode(c->ctx, e->key, &bytes, &failure);
+    int code = c->decode(c->ctx, e->key, arg, &bytes, &failure);
 
     pthread_mutex_lock(&c->lock);
     struct cache_entry *gone = NULL;
@@ -195,7 +200,7 @@ static int decode(struct cache *c, struct cache_entry *e, struct zr_error *err)
     return code;
 }
 
-static struct cache_entry *start(struct cache *c, uint64_t key)
+static struct cache_entry *start(struct cache *c, struct cache_key key)
 {
     struct cache_entry *e = calloc(1, sizeof *e);
     if (!e)
@@ -234,8 +239,8 @@ static int await(struct cache *c, struct cache_entry *e, struct zr_error *err)
     return code;
 }
 
-int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cache_outcome *outcome,
-              struct zr_error *err)
+int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cache_entry **out,
+              enum cache_outcome *outcome, struct zr_error *err)
 {
     *out = NULL;
     int code = ZR_OK;
@@ -247,7 +252,7 @@ int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cach
         if (!e)
             return out_of_memory(err);
         *outcome = CACHE_DECODED;
-        code = decode(c, e, err);
+        code = decode(c, e, arg, err);
     } else {
         *outcome = e->state == DECODING ? CACHE_WAITED : CACHE_HIT;
         e->users++;
@@ -259,6 +264,34 @@ int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cach
     if (code == ZR_OK)
         *out = e;
     return code;
+}
+
+struct cache_entry *cache_find(struct cache *c, struct cache_key key)
+{
+    pthread_mutex_lock(&c->lock);
+    struct cache_entry *e = find(c, key);
+    if (e && e->state != READY)
+        e = NULL;
+    if (e) {
+        e->users++;
+        list_remove(c, e);
+        list_append(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return e;
+}
+
+void cache_drop(struct cache *c, struct cache_key key)
+{
+    pthread_mutex_lock(&c->lock);
+    struct cache_entry *e = find(c, key);
+    if (e && (e->users || e->state != READY))
+        e = NULL;
+    if (e)
+        unlink_entry(c, e);
+    pthread_mutex_unlock(&c->lock);
+    if (e)
+        entry_free(e);
 }
 
 const struct cache_bytes *cache_entry_bytes(const struct cache_entry *entry)

@@ -25,9 +25,14 @@ struct cache_bytes {
     const void *bytes;
     uint64_t nbytes;
 };
-/* Decodes record key; called without any lock. */
-typedef int (*cache_decode_fn)(void *ctx, uint64_t key, struct cache_bytes *out,
-                               struct zr_error *err);
+/* What is cached: a part (a row, a piece; 0 where there is one) of an inode. */
+struct cache_key {
+    uint64_t ino;
+    uint64_t part;
+};
+/* Decodes key; arg is what its cache_get was given.  Called without any lock. */
+typedef int (*cache_decode_fn)(void *ctx, struct cache_key key, const void *arg,
+                               struct cache_bytes *out, struct zr_error *err);
 
 /* limit_nbytes bounds what idle entries hold; the most recent one is kept even
  * if it alone is larger, since decoding it once a READ would be far worse.
@@ -40,8 +45,12 @@ enum cache_outcome { CACHE_DECODED, CACHE_HIT, CACHE_WAITED };
 
 /* Gives the decoded record, pinned until cache_put; *outcome says how it came.
  * On failure nothing is kept: the next request tries again.  Thread safe. */
-int cache_get(struct cache *c, uint64_t key, struct cache_entry **out, enum cache_outcome *outcome,
-              struct zr_error *err);
+int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cache_entry **out,
+              enum cache_outcome *outcome, struct zr_error *err);
+/* The same if it is there, decoded; else NULL. */
+struct cache_entry *cache_find(struct cache *c, struct cache_key key);
+/* Drops it unless somebody holds it. */
+void cache_drop(struct cache *c, struct cache_key key);
 const struct cache_bytes *cache_entry_bytes(const struct cache_entry *entry);
 /* Unpins; that many of its bytes went to the kernel.  When the sum reaches the
  * record's size it is dropped: the page cache has it all now. */

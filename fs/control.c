@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control file: the table of frozen texts, and the status text.
+ * The control file: the status text, and frozen texts as files.
  */
 #include "control.h"
 
@@ -9,165 +9,9 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---------------------------------------------------------------- frozen texts */
-
-struct text {
-    struct text *next; /* same bucket */
-    uint64_t ino;
-    uint64_t lookup_count; /* what the kernel still holds */
-    unsigned pin_count;
-    char *bytes;
-    size_t nbytes;
-};
-
-enum { BUCKETS = 256 }; /* numbers are given in turn, so the low bits spread them */
-
-struct control {
-    pthread_mutex_t lock; /* everything below */
-    size_t max_count, max_nbytes;
-    size_t count, nbytes;
-    uint64_t next_number;
-    struct text *buckets[BUCKETS];
-};
-
-struct control *control_new(size_t max_count, size_t max_nbytes)
-{
-    struct control *c = calloc(1, sizeof *c);
-    if (!c)
-        return NULL;
-    c->max_count = max_count;
-    c->max_nbytes = max_nbytes;
-    pthread_mutex_init(&c->lock, NULL);
-    return c;
-}
-
-static void text_free(struct text *t)
-{
-    free(t->bytes);
-    free(t);
-}
-
-void control_free(struct control *c)
-{
-    if (!c)
-        return;
-    for (size_t b = 0; b < BUCKETS; b++) {
-        while (c->buckets[b]) {
-            struct text *t = c->buckets[b];
-            c->buckets[b] = t->next;
-            text_free(t);
-        }
-    }
-    pthread_mutex_destroy(&c->lock);
-    free(c);
-}
-
-static struct text **slot(struct control *c, uint64_t ino)
-{
-    struct text **at = &c->buckets[ino % BUCKETS];
-    while (*at && (*at)->ino != ino)
-        at = &(*at)->next;
-    return at;
-}
-
-static void drop_if_unused(struct control *c, struct text **at)
-{
-    struct text *t = *at;
-    if (t->lookup_count || t->pin_count)
-        return;
-    *at = t->next;
-    c->count--;
-    c->nbytes -= t->nbytes;
-    text_free(t);
-}
-
-static void link_text(struct control *c, struct text *t)
-{
-    t->ino = TREE_TEXT_INO_BIT | c->next_number++;
-    struct text **at = slot(c, t->ino);
-    t->next = NULL;
-    *at = t;
-    c->count++;
-    c->nbytes += t->nbytes;
-}
-
-int control_freeze(struct control *c, char *bytes, size_t nbytes, uint64_t *ino)
-{
-    struct text *t = malloc(sizeof *t);
-    if (!t) {
-        free(bytes);
-        return ENOMEM;
-    }
-    *t = (struct text){.lookup_count = 1, .bytes = bytes, .nbytes = nbytes};
-    pthread_mutex_lock(&c->lock);
-    bool fits = c->count < c->max_count && c->nbytes + nbytes <= c->max_nbytes;
-    if (fits) {
-        link_text(c, t);
-        *ino = t->ino;
-    }
-    pthread_mutex_unlock(&c->lock);
-    if (!fits)
-        text_free(t);
-    return fits ? 0 : ENFILE;
-}
-
-const char *control_pin(struct control *c, uint64_t ino, size_t *nbytes)
-{
-    const char *bytes = NULL;
-    pthread_mutex_lock(&c->lock);
-    struct text *t = *slot(c, ino);
-    if (t) {
-        t->pin_count++;
-        *nbytes = t->nbytes;
-        bytes = t->bytes;
-    }
-    pthread_mutex_unlock(&c->lock);
-    return bytes;
-}
-
-void control_unpin(struct control *c, uint64_t ino)
-{
-    pthread_mutex_lock(&c->lock);
-    struct text **at = slot(c, ino);
-    (*at)->pin_count--;
-    drop_if_unused(c, at);
-    pthread_mutex_unlock(&c->lock);
-}
-
-bool control_lookup_again(struct control *c, uint64_t ino)
-{
-    pthread_mutex_lock(&c->lock);
-    struct text *t = *slot(c, ino);
-    if (t)
-        t->lookup_count++;
-    pthread_mutex_unlock(&c->lock);
-    return t != NULL;
-}
-
-void control_forget(struct control *c, uint64_t ino, uint64_t lookup_count)
-{
-    pthread_mutex_lock(&c->lock);
-    struct text **at = slot(c, ino);
-    if (*at) {
-        uint64_t held = (*at)->lookup_count;
-        (*at)->lookup_count = held - (lookup_count < held ? lookup_count : held);
-        drop_if_unused(c, at);
-    }
-    pthread_mutex_unlock(&c->lock);
-}
-
-void control_usage(struct control *c, size_t *count, size_t *nbytes)
-{
-    pthread_mutex_lock(&c->lock);
-    *count = c->count;
-    *nbytes = c->nbytes;
-    pthread_mutex_unlock(&c->lock);
-}
 
 /* ---------------------------------------------------------------- status */
 
@@ -188,6 +32,11 @@ static json_t *text_value(const char *text)
     return value;
 }
 
+static json_t *text_value_or_null(const char *text)
+{
+    return text ? text_value(text) : json_null();
+}
+
 static json_t *number(uint64_t value)
 {
     return json_integer((json_int_t)value);
@@ -203,10 +52,11 @@ static json_t *shape_value(const struct zr_info *info)
     return shape;
 }
 
-static json_t *store_value(const struct fs *fs)
+static json_t *store_value(const struct source *source)
 {
-    const struct zr_info *info = &fs->info;
+    const struct zr_info *info = &source->info;
     json_t *store = json_object();
+    json_object_set_new(store, "name", text_value(source->relative));
     json_object_set_new(store, "path", text_value(info->path));
     json_object_set_new(store, "geometry", json_string(zr_geometry_name(info->geometry)));
     json_object_set_new(store, "codec", json_string(zr_codec_name(info->codec)));
@@ -217,6 +67,7 @@ static json_t *store_value(const struct fs *fs)
     json_object_set_new(store, "disk_bytes", number(info->disk_nbytes));
     json_object_set_new(store, "dict_bytes", number(info->dict_nbytes));
     json_object_set_new(store, "has_sidecar", json_boolean(info->has_sidecar));
+    json_object_set_new(store, "warning", text_value_or_null(zr_reader_warning(source->reader)));
     return store;
 }
 
@@ -289,7 +140,7 @@ static json_t *memory_value(const struct fs *fs)
     uint64_t nbytes, entry_count;
     size_t text_count, text_nbytes;
     cache_usage(fs->cache, &nbytes, &entry_count);
-    control_usage(fs->control, &text_count, &text_nbytes);
+    minted_usage(fs->minted, &text_count, &text_nbytes);
     json_t *memory = json_object();
     json_object_set_new(memory, "cached_records", number(entry_count));
     json_object_set_new(memory, "cached_bytes", number(nbytes));
@@ -299,40 +150,38 @@ static json_t *memory_value(const struct fs *fs)
     return memory;
 }
 
-static json_t *damaged_entry(const struct fs *fs, const struct report_damage_entry *entry)
+static json_t *damaged_entry(const struct report_damage_entry *entry)
 {
-    char name[TREE_NAME_MAX];
-    tree_name(&fs->tree, entry->record, name);
     json_t *value = json_object();
+    json_object_set_new(value, "store", text_value(entry->source->relative));
     json_object_set_new(value, "record", number(entry->record));
-    json_object_set_new(value, "name", json_string(name));
+    json_object_set_new(value, "name", json_string(entry->name));
     json_object_set_new(value, "code", json_string(zr_code_name(entry->code)));
     json_object_set_new(value, "message", text_value(entry->message));
     return value;
 }
 
-static json_t *damaged_value(const struct fs *fs)
+static bool is_below(const struct source *source, const struct source *folder)
+{
+    while (source && source != folder)
+        source = source->parent;
+    return source != NULL;
+}
+
+static json_t *damaged_value(const struct fs *fs, const struct source *scope)
 {
     uint64_t failure_count = 0;
     json_t *records = json_array();
     struct report_damage_entry *entries = malloc(REPORT_DAMAGE_MAX * sizeof *entries);
     size_t count = entries ? report_damage_list(fs->damage, entries, &failure_count) : 0;
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(records, damaged_entry(fs, &entries[i]));
+        if (is_below(entries[i].source, scope))
+            json_array_append_new(records, damaged_entry(&entries[i]));
     free(entries);
     json_t *damaged = json_object();
     json_object_set_new(damaged, "failures", number(failure_count));
     json_object_set_new(damaged, "records", records);
     return damaged;
-}
-
-static json_t *warnings_value(const struct fs *fs)
-{
-    json_t *warnings = json_array();
-    const char *warning = zr_reader_warning(fs->reader);
-    if (warning)
-        json_array_append_new(warnings, text_value(warning));
-    return warnings;
 }
 
 static double uptime_sec(const struct fs *fs)
@@ -354,7 +203,55 @@ static json_t *transport_hint(const struct fs *fs)
     return json_string(transport_uring_advice);
 }
 
-static json_t *status_value(const struct fs *fs)
+/* ---------------------------------------------------------------- stores */
+
+struct inventory {
+    json_t *stores, *broken, *warnings;
+};
+
+static void add_store(struct inventory *in, const struct source *source)
+{
+    json_array_append_new(in->stores, store_value(source));
+    const char *warning = zr_reader_warning(source->reader);
+    if (warning)
+        json_array_append_new(in->warnings, text_value(warning));
+}
+
+static void add_broken(struct inventory *in, const char *relative, const char *why)
+{
+    json_t *value = json_object();
+    json_object_set_new(value, "name", text_value(relative));
+    json_object_set_new(value, "message", text_value(why));
+    json_array_append_new(in->broken, value);
+}
+
+static void add_found(void *ctx, struct source *source, const char *relative, const char *why)
+{
+    if (why)
+        add_broken(ctx, relative, why);
+    else if (source->kind == SOURCE_STORE)
+        add_store(ctx, source);
+}
+
+/* "store" where there is one, "stores" and "broken" in any case. */
+static void set_stores(const struct fs *fs, struct source *scope, json_t *status)
+{
+    struct inventory in = {json_array(), json_array(), json_array()};
+    bool is_store = scope->kind == SOURCE_STORE;
+    if (is_store)
+        add_store(&in, scope);
+    else
+        sources_walk(fs->sources, scope, add_found, &in);
+    json_object_set_new(status, "source", text_value(scope->path));
+    json_object_set_new(status, "store", is_store ? store_value(scope) : json_null());
+    json_object_set_new(status, "stores", in.stores);
+    json_object_set_new(status, "broken", in.broken);
+    json_object_set_new(status, "warnings", in.warnings);
+}
+
+/* ---------------------------------------------------------------- the whole */
+
+static json_t *status_value(const struct fs *fs, struct source *scope)
 {
     struct counters_sum sum;
     counters_collect(fs->counters, &sum);
@@ -366,21 +263,20 @@ static json_t *status_value(const struct fs *fs)
     json_object_set_new(status, "mountpoint", text_value(fs->mountpoint));
     json_object_set_new(status, "transport", transport_value(fs));
     json_object_set_new(status, "transport_hint", transport_hint(fs));
-    json_object_set_new(status, "store", store_value(fs));
+    set_stores(fs, scope, status);
     json_object_set_new(status, "options", options_value(fs));
     json_object_set_new(status, "requests", requests_value(&sum));
     json_object_set_new(status, "counters", events_value(&sum));
     json_object_set_new(status, "latency_us", latency_value(&sum));
     json_object_set_new(status, "memory", memory_value(fs));
-    json_object_set_new(status, "damaged", damaged_value(fs));
-    json_object_set_new(status, "warnings", warnings_value(fs));
+    json_object_set_new(status, "damaged", damaged_value(fs, scope));
     json_object_set_new(status, "accepts", json_array()); /* no commands yet */
     return status;
 }
 
-char *control_status(const struct fs *fs, size_t *nbytes)
+char *control_status(const struct fs *fs, struct source *scope, size_t *nbytes)
 {
-    json_t *status = status_value(fs);
+    json_t *status = status_value(fs, scope);
     char *text = json_dumps(status, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(status);
     if (!text)
@@ -394,3 +290,56 @@ char *control_status(const struct fs *fs, size_t *nbytes)
     memcpy(with_newline + *nbytes - 1, "\n", 2);
     return with_newline;
 }
+
+/* ---------------------------------------------------------------- frozen texts */
+
+int control_child(struct fs *fs, const struct node *dir, struct node *child)
+{
+    counters_add(fs->counters, EVENT_CONTROL_LOOKUPS, 1);
+    struct minted_wish wish = {.kind = &node_text, .source = dir->source};
+    struct minted *text;
+    wish.bytes = control_status(fs, dir->source, &wish.nbytes);
+    int failure = wish.bytes ? minted_get(fs->minted, &wish, &text) : ENOMEM;
+    if (failure)
+        return failure;
+    struct source *source = source_hold(fs->sources, dir->source);
+    *child =
+        (struct node){.ino = text->ino, .kind = &node_text, .source = source, .minted = text};
+    return 0;
+}
+
+static int text_attr(struct fs *fs, const struct node *node, struct stat *st)
+{
+    node_file_attr(fs, node, node->minted->nbytes, st);
+    /* One number for those who look at numbers; the text is found by another. */
+    st->st_ino = node_of(fs, &node_text, node->source, TREE_PLAIN, TREE_CONTROL).ino;
+    return 0;
+}
+
+static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                     off_t off)
+{
+    counters_add(fs->counters, EVENT_CONTROL_READS, 1);
+    node_reply(req, node->minted->bytes, node->minted->nbytes, size, off);
+    return 0;
+}
+
+static int text_parent(struct fs *fs, const struct node *node, struct node *parent)
+{
+    struct source *source = source_hold(fs->sources, node->source);
+    if (!source)
+        return ESTALE;
+    const struct node_kind *kind = source->kind == SOURCE_STORE ? &node_store : &node_folder;
+    *parent = node_of(fs, kind, source, TREE_PLAIN, TREE_FOLDER);
+    return 0;
+}
+
+/* Only the name expires: the text under its number never changes. */
+const struct node_kind node_text = {
+    .type = S_IFREG,
+    .entry_sec = 0,
+    .attr_sec = NODE_FOREVER_SEC,
+    .parent = text_parent,
+    .attr = text_attr,
+    .read = text_read,
+};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * zrecordfs: a store as a folder of .npy files.  This file is the life of a
+ * zrecordfs: stores as folders of .npy files.  This file is the life of a
  * mount: open, mount, go to the background, serve, end.
  *
  * The order matters.  Paths are resolved and the store is opened by the command
@@ -27,8 +27,8 @@
 
 enum {
     ANSWER_TIMEOUT_MSEC = 30000,
-    CONTROL_MAX_TEXTS = 4096,
-    CONTROL_MAX_NBYTES = 16 << 20,
+    MINTED_MAX_COUNT = 65536,
+    MINTED_MAX_NBYTES = 16 << 20,
     IDLE_BUFFER_NBYTES = 8 << 20,
     SIZE_SAMPLES = 64,
     WHY_NBYTES = 2 * PATH_MAX + 512
@@ -66,25 +66,38 @@ static void pass_fuse_log(enum fuse_log_level level, const char *format, va_list
 
 /* ---------------------------------------------------------------- open */
 
-static int open_store(struct mount *m)
+static void report_source(void *ctx, struct source *source, const char *relative, const char *why)
+{
+    (void)ctx;
+    const char *warning = NULL;
+    if (!why && source->kind == SOURCE_STORE)
+        warning = zr_reader_warning(source->reader);
+    if (why)
+        report(LOG_WARNING, "%s cannot be shown: %s", relative, why);
+    if (warning)
+        report(LOG_WARNING, "%s", warning);
+}
+
+static int open_source(struct mount *m)
 {
     struct zr_error err;
-    /* Reading costs as much as mapping here, and mapped files would count as this
-     * program's memory. */
-    const struct zr_reader_options options = {
-        .access = ZR_ACCESS_READ,
-        .checksums = m->options.checksums,
-    };
+    char *mountpoint = realpath(m->options.mountpoint, NULL); /* checked later */
     m->source = realpath(m->options.source, NULL);
-    const char *path = m->source ? m->source : m->options.source;
-    if (zr_reader_open(&m->fs.reader, path, &options, &err) != ZR_OK) {
+    const struct sources_options options = {
+        .path = m->source ? m->source : m->options.source,
+        .mountpoint = mountpoint ? mountpoint : "/nonexistent",
+        .checksums = m->options.checksums,
+        .shard_length = m->options.shard_length,
+    };
+    int code = sources_new(&m->fs.sources, &options, &err);
+    free(mountpoint);
+    if (code != ZR_OK) {
         report(LOG_ERR, "%s", err.message);
         return -1;
     }
-    zr_reader_info(m->fs.reader, &m->fs.info);
-    const char *warning = zr_reader_warning(m->fs.reader);
-    if (warning)
-        report(LOG_WARNING, "%s", warning);
+    struct source *root = sources_root(m->fs.sources);
+    report_source(NULL, root, "", NULL);
+    sources_walk(m->fs.sources, root, report_source, NULL);
     return 0;
 }
 
@@ -104,22 +117,22 @@ static void fill_fs(struct mount *m)
     fs->options = &m->options;
     fs->mountpoint = m->mountpoint;
     fs->start_nsec = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    fs->mtime = (struct timespec){.tv_sec = fs->info.mtime_sec, .tv_nsec = fs->info.mtime_nsec};
+    fs->start_generation = (uint32_t)fs->start_nsec ^ (uint32_t)getpid() << 16;
+    fs->is_lone = sources_is_lone(fs->sources);
     fs->thread_count = m->options.threads ? m->options.threads : loop_default_threads();
     fs->spin_nsec =
         m->options.spin_usec < 0 ? loop_default_spin_nsec() : m->options.spin_usec * INT64_C(1000);
     fill_owner(m);
-    tree_init(&fs->tree, fs->info.length, m->options.show_control);
     zr_buffer_set_limit(IDLE_BUFFER_NBYTES);
 }
 
 static int make_parts(struct fs *fs)
 {
-    fs->cache = cache_new(fs->options->cache_nbytes, ops_decode, fs);
-    fs->control = control_new(CONTROL_MAX_TEXTS, CONTROL_MAX_NBYTES);
+    fs->cache = cache_new(fs->options->cache_nbytes, records_cache_decode, fs);
+    fs->minted = minted_new(MINTED_MAX_COUNT, MINTED_MAX_NBYTES);
     fs->counters = counters_new();
     fs->damage = report_damage_new();
-    if (fs->cache && fs->control && fs->counters && fs->damage)
+    if (fs->cache && fs->minted && fs->counters && fs->damage)
         return 0;
     report(LOG_ERR, "out of memory");
     return -1;
@@ -143,7 +156,7 @@ static struct fuse_session *new_session(struct mount *m)
 {
     char source[PATH_MAX * 2 + 1];
     char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
-    escape(m->fs.info.path, source, sizeof source);
+    escape(sources_root(m->fs.sources)->path, source, sizeof source);
     snprintf(list, sizeof list, "ro,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s", source,
              m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
              m->options.kernel);
@@ -275,14 +288,25 @@ static void end_signals(sigset_t *set)
 }
 
 /* The largest file, as far as a few records tell. */
-static uint64_t sampled_file_nbytes(const struct fs *fs)
+static void sample_store(void *ctx, struct source *source, const char *relative, const char *why)
 {
-    uint64_t largest = 0, nbytes;
-    uint64_t count = fs->info.geometry == ZR_DENSE ? 1 : SIZE_SAMPLES;
-    uint64_t stride = fs->info.length / count + 1;
-    for (uint64_t id = 0; id < fs->info.length; id += stride)
-        if (zr_record_npy_nbytes(fs->reader, id, &nbytes, NULL) == ZR_OK && nbytes > largest)
-            largest = nbytes;
+    (void)relative;
+    uint64_t *largest = ctx, nbytes;
+    if (why || source->kind != SOURCE_STORE)
+        return;
+    const struct zr_info *info = &source->info;
+    uint64_t count = info->geometry == ZR_DENSE ? 1 : SIZE_SAMPLES;
+    uint64_t stride = info->length / count + 1;
+    for (uint64_t id = 0; id < info->length; id += stride)
+        if (zr_record_npy_nbytes(source->reader, id, &nbytes, NULL) == ZR_OK && nbytes > *largest)
+            *largest = nbytes;
+}
+
+static uint64_t sampled_file_nbytes(struct sources *sources)
+{
+    uint64_t largest = 0;
+    sample_store(&largest, sources_root(sources), "", NULL);
+    sources_walk(sources, sources_root(sources), sample_store, &largest);
     return largest;
 }
 
@@ -303,7 +327,7 @@ static int start_serving(struct mount *m)
         report(LOG_ERR, "the mount on %s does not answer: %s", m->mountpoint, strerror(failure));
         return -1;
     }
-    mountpoint_set_read_ahead(m->mountpoint, sampled_file_nbytes(&m->fs));
+    mountpoint_set_read_ahead(m->mountpoint, sampled_file_nbytes(m->fs.sources));
     return 0;
 }
 
@@ -315,7 +339,7 @@ static int serve(struct mount *m)
         return 1;
     }
     answer(m, true);
-    report(LOG_INFO, "%s is mounted on %s", m->fs.info.path, m->mountpoint);
+    report(LOG_INFO, "%s is mounted on %s", sources_root(m->fs.sources)->path, m->mountpoint);
     sigset_t set;
     int signal_number;
     end_signals(&set);
@@ -332,10 +356,10 @@ static void close_all(struct mount *m)
         fuse_session_destroy(m->session);
     }
     cache_free(m->fs.cache);
-    control_free(m->fs.control);
+    minted_free(m->fs.minted);
     counters_free(m->fs.counters);
     report_damage_free(m->fs.damage);
-    zr_reader_close(m->fs.reader);
+    sources_free(m->fs.sources);
     zr_buffer_trim(0);
     free(m->source);
     free(m->mountpoint);
@@ -344,7 +368,7 @@ static void close_all(struct mount *m)
 /* Everything the user should hear of before the command returns. */
 static int set_up(struct mount *m)
 {
-    if (open_store(m) != 0 || prepare_mountpoint(m) != 0)
+    if (open_source(m) != 0 || prepare_mountpoint(m) != 0)
         return -1;
     fill_fs(m);
     if (make_parts(&m->fs) != 0 || mount_session(m) != 0)

@@ -11,8 +11,13 @@
 #include "cache.h"
 #include "control.h"
 #include "counters.h"
+#include "folders.h"
+#include "minted.h"
+#include "node.h"
 #include "options.h"
+#include "records.h"
 #include "report.h"
+#include "source.h"
 #include "tree.h"
 #include "zrecord.h"
 
@@ -23,16 +28,15 @@
  * changes lies behind the pointers, which look after their own locks. */
 struct fs {
     const struct options *options;
-    struct zr_reader *reader;
-    struct zr_info info;
+    struct sources *sources;
+    bool is_lone;           /* the source is one store */
     const char *mountpoint; /* absolute */
     uid_t uid;
     gid_t gid;
-    struct timespec mtime; /* of the container */
-    int64_t start_nsec;    /* CLOCK_MONOTONIC */
-    struct tree tree;
+    int64_t start_nsec;        /* CLOCK_MONOTONIC */
+    uint32_t start_generation; /* of minted numbers: another one after each start */
     struct cache *cache;
-    struct control *control;
+    struct minted_table *minted;
     struct counters *counters;
     struct report_damage *damage;
     unsigned thread_count;
@@ -43,8 +47,5 @@ struct fs {
 
 /* Handlers for fuse_session_new, with a struct fs as user data. */
 extern const struct fuse_lowlevel_ops ops_handlers;
-
-/* For cache_new: ctx is the struct fs, key the record. */
-int ops_decode(void *ctx, uint64_t key, struct cache_bytes *out, struct zr_error *err);
 
 #endif

@@ -23,8 +23,9 @@
 enum { DEFAULT_CACHE_MIB = 64, MAX_THREADS = 64, MAX_SPIN_USEC = 1000 };
 
 static const char HELP[] =
-    "Usage: zrecordfs [options] STORE MOUNTPOINT\n"
-    "Shows the records of a store as read-only .npy files, one file a record.\n"
+    "Usage: zrecordfs [options] SOURCE MOUNTPOINT\n"
+    "Shows the records of a store as read-only .npy files, one file a record; of a\n"
+    "folder that holds stores at any depth, the same tree.\n"
     "\n"
     "  -f                   stay in the foreground, log to stderr\n"
     "  -d                   the same, and print every request\n"
@@ -44,6 +45,7 @@ static const char HELP[] =
     "                           while requests keep coming; 0 never (classic)\n"
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
+    "     shard=K               folders of K records each\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
     "     show_control          list .control too (it can always be opened)\n"
@@ -175,6 +177,14 @@ static bool set_transport(struct options *o, const char *value)
     return value && transport_parse(value, &o->transport);
 }
 
+static bool set_shard(struct options *o, const char *value)
+{
+    unsigned long number = 0;
+    bool ok = parse_number(value, 10, ULONG_MAX, &number);
+    o->shard_length = number;
+    return ok && number > 0;
+}
+
 static const char *const READDIRPLUS_NAMES[] = {"auto", "always", "never"};
 
 static bool set_readdirplus(struct options *o, const char *value)
@@ -211,6 +221,7 @@ static const struct own_option {
     {"transport", set_transport, required_argument},
     {"spin", set_spin, required_argument},
     {"cache", set_cache, required_argument},
+    {"shard", set_shard, required_argument},
 };
 enum { OWN_COUNT = sizeof OWN / sizeof OWN[0] };
 
@@ -360,9 +371,9 @@ static int take_operands(struct options *o, int count, char **operands)
 {
     if (count < 2)
         return usage(count ? "MOUNTPOINT is missing after '%s'" : "%s are missing",
-                     count ? operands[0] : "STORE and MOUNTPOINT");
+                     count ? operands[0] : "SOURCE and MOUNTPOINT");
     if (count > 2)
-        return usage("one STORE and one MOUNTPOINT, not also '%s'", operands[2]);
+        return usage("one SOURCE and one MOUNTPOINT, not also '%s'", operands[2]);
     o->source = operands[0];
     o->mountpoint = operands[1];
     return 0;

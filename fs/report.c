@@ -64,26 +64,30 @@ void report_damage_free(struct report_damage *d)
 }
 
 /* True when the record is new to the list and has a place there. */
-static bool note(struct report_damage *d, uint64_t record, const struct zr_error *err)
+static bool note(struct report_damage *d, const struct source *source, uint64_t record,
+                 const char *name, const struct zr_error *err)
 {
     d->failure_count++;
     for (size_t i = 0; i < d->count; i++)
-        if (d->entries[i].record == record)
+        if (d->entries[i].record == record && d->entries[i].source == source)
             return false;
     if (d->count == REPORT_DAMAGE_MAX)
         return false;
     struct report_damage_entry *entry = &d->entries[d->count++];
+    entry->source = source;
     entry->record = record;
+    snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->code = err->code;
     snprintf(entry->message, sizeof entry->message, "%.*s", (int)sizeof entry->message - 1,
              err->message);
     return true;
 }
 
-void report_damage_add(struct report_damage *d, uint64_t record, const struct zr_error *err)
+void report_damage_add(struct report_damage *d, const struct source *source, uint64_t record,
+                       const char *name, const struct zr_error *err)
 {
     pthread_mutex_lock(&d->lock);
-    bool is_new = note(d, record, err);
+    bool is_new = note(d, source, record, name, err);
     bool is_full = is_new && d->count == REPORT_DAMAGE_MAX;
     pthread_mutex_unlock(&d->lock);
     if (is_new)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct source;
 struct zr_error;
 
 /* Lines to stderr, "zrecordfs: ...".  The state at start. */
@@ -22,7 +23,9 @@ void report(int priority, const char *format, ...) __attribute__((format(printf,
 enum { REPORT_DAMAGE_MAX = 64 }; /* records kept by name; more are only counted */
 
 struct report_damage_entry {
+    const struct source *source; /* NULL in a test without one */
     uint64_t record;
+    char name[32]; /* of its file */
     int code; /* enum zr_code */
     char message[256];
 };
@@ -35,7 +38,8 @@ struct report_damage *report_damage_new(void);
 void report_damage_free(struct report_damage *d);
 /* Notes a record that could not be served, and logs it the first time.
  * Thread safe. */
-void report_damage_add(struct report_damage *d, uint64_t record, const struct zr_error *err);
+void report_damage_add(struct report_damage *d, const struct source *source, uint64_t record,
+                       const char *name, const struct zr_error *err);
 /* Copies the entries out (entries holds REPORT_DAMAGE_MAX), in the order found;
  * returns how many, and in *failure_count how many failures there were in all,
  * those of the same record included. */

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The arithmetic of tree.h.  It knows nothing of FUSE and holds no state but
- * the number of records.
+ * The arithmetic of tree.h.  It knows nothing of FUSE and holds no state.
  */
 #include "tree.h"
 
 #include <string.h>
 
-static const char SUFFIX[] = ".npy";
-enum { SUFFIX_NBYTES = sizeof SUFFIX - 1, MIN_WIDTH = 8 };
-
-/* Directory positions: 0 is ".", 1 "..", 2 .control whether listed or not, and
- * record i sits at FIRST_RECORD_POS + i. */
-enum { DOT_POS, DOTDOT_POS, CONTROL_POS, FIRST_RECORD_POS };
+enum { MIN_WIDTH = 8 };
 
 static unsigned digits(uint64_t value)
 {
@@ -22,20 +16,21 @@ static unsigned digits(uint64_t value)
     return count;
 }
 
-void tree_init(struct tree *t, uint64_t length, bool lists_control)
+void tree_init(struct tree *t, uint64_t length, const char *suffix)
 {
     unsigned width = digits(length ? length - 1 : 0);
     t->length = length;
     t->width = width < MIN_WIDTH ? MIN_WIDTH : width;
-    t->lists_control = lists_control;
+    t->suffix = suffix;
 }
 
 size_t tree_name(const struct tree *t, uint64_t id, char *buf)
 {
+    size_t suffix_nbytes = strlen(t->suffix);
     for (unsigned i = t->width; i-- > 0; id /= 10)
         buf[i] = (char)('0' + id % 10);
-    memcpy(buf + t->width, SUFFIX, sizeof SUFFIX);
-    return t->width + SUFFIX_NBYTES;
+    memcpy(buf + t->width, t->suffix, suffix_nbytes + 1);
+    return t->width + suffix_nbytes;
 }
 
 bool tree_parse(const struct tree *t, const char *name, uint64_t *id)
@@ -51,34 +46,34 @@ bool tree_parse(const struct tree *t, const char *name, uint64_t *id)
             return false;
         value = value * 10 + digit;
     }
-    if (value >= t->length || strcmp(name + t->width, SUFFIX) != 0)
+    if (value >= t->length || strcmp(name + t->width, t->suffix) != 0)
         return false;
     *id = value;
     return true;
 }
 
-bool tree_ino_record(const struct tree *t, uint64_t ino, uint64_t *id)
+static unsigned index_bits(bool is_lone)
 {
-    if (ino < TREE_FIRST_RECORD_INO || ino - TREE_FIRST_RECORD_INO >= t->length)
-        return false;
-    *id = ino - TREE_FIRST_RECORD_INO;
-    return true;
+    return is_lone ? TREE_LONE_INDEX_BITS : TREE_INDEX_BITS;
 }
 
-enum tree_kind tree_next(const struct tree *t, uint64_t *pos, uint64_t *id)
+uint64_t tree_pack(bool is_lone, struct tree_ino parts)
 {
-    uint64_t at = *pos;
-    if (at == CONTROL_POS && !t->lists_control)
-        at++;
-    if (at >= FIRST_RECORD_POS && at - FIRST_RECORD_POS >= t->length)
-        return TREE_END;
-    *pos = at + 1;
-    if (at == DOT_POS)
-        return TREE_DOT;
-    if (at == DOTDOT_POS)
-        return TREE_DOTDOT;
-    if (at == CONTROL_POS)
-        return TREE_CONTROL;
-    *id = at - FIRST_RECORD_POS;
-    return TREE_RECORD;
+    uint64_t place = is_lone ? 0 : (uint64_t)parts.place << TREE_INDEX_BITS;
+    return (uint64_t)parts.role << TREE_LONE_INDEX_BITS | place | parts.index;
+}
+
+struct tree_ino tree_unpack(bool is_lone, uint64_t ino)
+{
+    uint64_t below_role = ino & (((uint64_t)1 << TREE_LONE_INDEX_BITS) - 1);
+    return (struct tree_ino){
+        .role = (enum tree_role)(ino >> TREE_LONE_INDEX_BITS & 3),
+        .place = is_lone ? 0 : (uint32_t)(below_role >> TREE_INDEX_BITS),
+        .index = below_role & (((uint64_t)1 << index_bits(is_lone)) - 1),
+    };
+}
+
+uint64_t tree_max_length(bool is_lone)
+{
+    return ((uint64_t)1 << index_bits(is_lone)) - TREE_FIRST_RECORD;
 }

@@ -22,9 +22,12 @@ struct decoder {
     uint64_t nbytes;
 };
 
-static int decode(void *ctx, uint64_t key, struct cache_bytes *out, struct zr_error *err)
+static int decode(void *ctx, struct cache_key whole, const void *arg, struct cache_bytes *out,
+                  struct zr_error *err)
 {
     struct decoder *d = ctx;
+    uint64_t key = whole.ino;
+    ck_assert_ptr_eq(arg, NULL);
     atomic_fetch_add(&d->decode_count, 1);
     atomic_fetch_add(&d->running, 1);
     while (atomic_load(&d->hold))
@@ -51,7 +54,7 @@ static enum cache_outcome read_some(struct cache *c, uint64_t key, uint64_t nbyt
 {
     struct cache_entry *entry;
     enum cache_outcome outcome;
-    ck_assert_int_eq(cache_get(c, key, &entry, &outcome, NULL), ZR_OK);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = key}, NULL, &entry, &outcome, NULL), ZR_OK);
     const struct cache_bytes *bytes = cache_entry_bytes(entry);
     ck_assert_int_eq(*(const unsigned char *)bytes->bytes, (int)(key & 0xff));
     cache_put(c, entry, nbytes);
@@ -121,7 +124,7 @@ START_TEST(a_pinned_record_survives_eviction_and_full_delivery)
     struct cache *c = cache_new(RECORD_NBYTES, decode, &d);
     struct cache_entry *pinned;
     enum cache_outcome outcome;
-    ck_assert_int_eq(cache_get(c, 5, &pinned, &outcome, NULL), ZR_OK);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 5}, NULL, &pinned, &outcome, NULL), ZR_OK);
     for (uint64_t key = 10; key < 20; key++)
         read_some(c, key, 1);
     ck_assert_int_eq(read_some(c, 5, RECORD_NBYTES), CACHE_HIT); /* drops it from the table */
@@ -140,7 +143,7 @@ START_TEST(a_failure_is_reported_and_not_kept)
     struct cache_entry *entry = (struct cache_entry *)&d;
     enum cache_outcome outcome;
     struct zr_error err = {0};
-    ck_assert_int_eq(cache_get(c, 3, &entry, &outcome, &err), ZR_E_CORRUPT);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 3}, NULL, &entry, &outcome, &err), ZR_E_CORRUPT);
     ck_assert_ptr_null(entry);
     ck_assert_str_eq(err.message, "broken");
     check_usage(c, 0, 0);
@@ -163,7 +166,7 @@ static void *read_thread(void *arg)
 {
     struct reader *r = arg;
     struct cache_entry *entry;
-    r->code = cache_get(r->cache, r->key, &entry, &r->outcome, &r->err);
+    r->code = cache_get(r->cache, (struct cache_key){.ino = r->key}, NULL, &entry, &r->outcome, &r->err);
     if (r->code == ZR_OK)
         cache_put(r->cache, entry, RECORD_NBYTES / 4);
     return NULL;
@@ -269,6 +272,29 @@ START_TEST(many_threads_keep_the_table_whole)
 }
 END_TEST
 
+START_TEST(what_is_there_is_found_and_can_be_dropped)
+{
+    struct decoder d = new_decoder();
+    struct cache *c = cache_new(100 * RECORD_NBYTES, decode, &d);
+    const struct cache_key key = {.ino = 7}, part = {.ino = 7, .part = 1};
+    ck_assert_ptr_null(cache_find(c, key));
+    read_some(c, 7, 1);
+    ck_assert_ptr_null(cache_find(c, part));
+    struct cache_entry *entry = cache_find(c, key);
+    ck_assert_ptr_nonnull(entry);
+    cache_drop(c, key);
+    check_usage(c, RECORD_NBYTES, 1); /* held */
+    cache_put(c, entry, 0);
+    cache_drop(c, part);
+    check_usage(c, RECORD_NBYTES, 1);
+    cache_drop(c, key);
+    check_usage(c, 0, 0);
+    cache_drop(c, key);
+    ck_assert_int_eq(d.decode_count, 1);
+    cache_free(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fs/cache");
@@ -283,6 +309,7 @@ int main(void)
     tcase_add_test(tests, waiting_readers_get_the_failure_too);
     tcase_add_test(tests, other_records_do_not_wait_for_a_slow_decode);
     tcase_add_test(tests, many_threads_keep_the_table_whole);
+    tcase_add_test(tests, what_is_there_is_found_and_can_be_dropped);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

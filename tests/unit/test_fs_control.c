@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control file: frozen texts and the status (fs/control.c), with what feeds
- * it (fs/counters.c, fs/report.c, fs/options.c).
+ * The control file: the status (fs/control.c), with what feeds (fs/counters.c,
+ * fs/report.c, fs/options.c).
  */
 #include "ops.h"
 
@@ -14,85 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---------------------------------------------------------------- frozen texts */
-
-static uint64_t freeze(struct control *c, const char *text)
-{
-    uint64_t ino = 0;
-    ck_assert_int_eq(control_freeze(c, strdup(text), strlen(text), &ino), 0);
-    return ino;
-}
-
-static void check_usage(struct control *c, size_t count, size_t nbytes)
-{
-    size_t have_count, have_nbytes;
-    control_usage(c, &have_count, &have_nbytes);
-    ck_assert_uint_eq(have_count, count);
-    ck_assert_uint_eq(have_nbytes, nbytes);
-}
-
-START_TEST(every_text_has_a_number_of_its_own_until_forgotten)
-{
-    struct control *c = control_new(1000, 1 << 20);
-    uint64_t first = freeze(c, "one"), second = freeze(c, "two2");
-    size_t nbytes;
-    ck_assert_uint_ne(first, second);
-    ck_assert(first & TREE_TEXT_INO_BIT);
-    ck_assert_str_eq(control_pin(c, first, &nbytes), "one");
-    ck_assert_uint_eq(nbytes, 3);
-    control_unpin(c, first);
-    check_usage(c, 2, 7);
-    control_forget(c, first, 1);
-    ck_assert_ptr_null(control_pin(c, first, &nbytes));
-    check_usage(c, 1, 4);
-    control_forget(c, first, 1); /* unknown by now: ignored */
-    control_free(c);
-}
-END_TEST
-
-START_TEST(lookups_are_counted)
-{
-    struct control *c = control_new(10, 1 << 20);
-    uint64_t ino = freeze(c, "x");
-    ck_assert(control_lookup_again(c, ino));
-    control_forget(c, ino, 1);
-    check_usage(c, 1, 1);
-    control_forget(c, ino, 5); /* more than there are */
-    check_usage(c, 0, 0);
-    ck_assert(!control_lookup_again(c, ino));
-    control_free(c);
-}
-END_TEST
-
-START_TEST(a_text_being_read_outlives_its_forgetting)
-{
-    struct control *c = control_new(10, 1 << 20);
-    uint64_t ino = freeze(c, "still here");
-    size_t nbytes;
-    const char *text = control_pin(c, ino, &nbytes);
-    control_forget(c, ino, 1);
-    ck_assert_str_eq(text, "still here");
-    control_unpin(c, ino);
-    check_usage(c, 0, 0);
-    control_free(c);
-}
-END_TEST
-
-START_TEST(open_texts_are_bounded_in_count_and_bytes)
-{
-    struct control *c = control_new(3, 10);
-    uint64_t ino = 0, held = freeze(c, "1234");
-    ck_assert_int_eq(control_freeze(c, strdup("1234567"), 7, &ino), ENFILE);
-    freeze(c, "1");
-    freeze(c, "2");
-    ck_assert_int_eq(control_freeze(c, strdup("3"), 1, &ino), ENFILE);
-    ck_assert_uint_eq(ino, 0);
-    control_forget(c, held, 1);
-    freeze(c, "3");
-    control_free(c);
-}
-END_TEST
 
 /* ---------------------------------------------------------------- counters */
 
@@ -140,7 +61,7 @@ START_TEST(damaged_records_are_listed_once_and_bounded)
     struct zr_error err = {.code = ZR_E_CORRUPT, .message = "cut short"};
     for (int round = 0; round < 2; round++)
         for (uint64_t id = 0; id < REPORT_DAMAGE_MAX + 10; id++)
-            report_damage_add(d, id, &err);
+            report_damage_add(d, NULL, id, "name", &err);
     struct report_damage_entry entries[REPORT_DAMAGE_MAX];
     uint64_t failure_count;
     ck_assert_uint_eq(report_damage_list(d, entries, &failure_count), REPORT_DAMAGE_MAX);
@@ -248,12 +169,11 @@ static void remove_store(void)
 
 static void open_fs(struct fs *fs, const struct options *options)
 {
-    *fs = (struct fs){.options = options, .mountpoint = "/mnt"};
-    ck_assert_int_eq(zr_reader_open(&fs->reader, store_path, NULL, NULL), ZR_OK);
-    zr_reader_info(fs->reader, &fs->info);
-    tree_init(&fs->tree, fs->info.length, false);
-    fs->cache = cache_new(1 << 20, ops_decode, fs);
-    fs->control = control_new(10, 1 << 20);
+    const struct sources_options source = {.path = store_path, .mountpoint = "/mnt"};
+    *fs = (struct fs){.options = options, .mountpoint = "/mnt", .is_lone = true};
+    ck_assert_int_eq(sources_new(&fs->sources, &source, NULL), ZR_OK);
+    fs->cache = cache_new(1 << 20, records_cache_decode, fs);
+    fs->minted = minted_new(10, 1 << 20);
     fs->counters = counters_new();
     fs->damage = report_damage_new();
 }
@@ -261,10 +181,10 @@ static void open_fs(struct fs *fs, const struct options *options)
 static void close_fs(struct fs *fs)
 {
     cache_free(fs->cache);
-    control_free(fs->control);
+    minted_free(fs->minted);
     counters_free(fs->counters);
     report_damage_free(fs->damage);
-    zr_reader_close(fs->reader);
+    sources_free(fs->sources);
 }
 
 START_TEST(the_status_is_json_with_everything_in_it)
@@ -275,10 +195,10 @@ START_TEST(the_status_is_json_with_everything_in_it)
     open_fs(&fs, &options);
     counters_request(fs.counters, FUSE_READ);
     struct zr_error err = {.code = ZR_E_CORRUPT, .message = "half a record"};
-    report_damage_add(fs.damage, 1, &err);
+    report_damage_add(fs.damage, sources_root(fs.sources), 1, "00000001.npy", &err);
 
     size_t nbytes;
-    char *text = control_status(&fs, &nbytes);
+    char *text = control_status(&fs, sources_root(fs.sources), &nbytes);
     ck_assert_ptr_nonnull(text);
     ck_assert_uint_eq(nbytes, strlen(text));
     ck_assert_int_eq(text[nbytes - 1], '\n');
@@ -311,10 +231,6 @@ int main(void)
 {
     Suite *suite = suite_create("fs/control");
     TCase *tests = tcase_create("control");
-    tcase_add_test(tests, every_text_has_a_number_of_its_own_until_forgotten);
-    tcase_add_test(tests, lookups_are_counted);
-    tcase_add_test(tests, a_text_being_read_outlives_its_forgetting);
-    tcase_add_test(tests, open_texts_are_bounded_in_count_and_bytes);
     tcase_add_test(tests, percentiles_are_those_of_the_buckets);
     tcase_add_test(tests, unknown_opcodes_are_counted_as_other);
     tcase_add_test(tests, damaged_records_are_listed_once_and_bounded);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Names, inode numbers and directory positions of a mount (fs/tree.c).
+ * Names and inode numbers of a mount (fs/tree.c).
  */
 #include "tree.h"
 
@@ -11,7 +11,7 @@
 static struct tree tree_of(uint64_t length)
 {
     struct tree t;
-    tree_init(&t, length, false);
+    tree_init(&t, length, ".npy");
     return t;
 }
 
@@ -83,82 +83,56 @@ START_TEST(an_empty_store_has_no_names)
     struct tree t = tree_of(0);
     uint64_t id;
     ck_assert(!tree_parse(&t, "00000000.npy", &id));
-    ck_assert(!tree_ino_record(&t, TREE_FIRST_RECORD_INO, &id));
 }
 END_TEST
 
-START_TEST(inode_numbers_follow_from_records_and_are_never_zero)
+START_TEST(suffixes_are_part_of_the_name)
 {
-    struct tree t = tree_of(1000);
-    for (uint64_t id = 0; id < 1000; id++) {
-        uint64_t ino = tree_record_ino(id), back = ~id;
-        ck_assert_uint_gt(ino, TREE_CONTROL_INO);
-        ck_assert(tree_ino_record(&t, ino, &back));
-        ck_assert_uint_eq(back, id);
-    }
+    struct tree t;
+    char name[TREE_NAME_MAX];
     uint64_t id;
-    ck_assert(!tree_ino_record(&t, 0, &id));
-    ck_assert(!tree_ino_record(&t, TREE_ROOT_INO, &id));
-    ck_assert(!tree_ino_record(&t, TREE_CONTROL_INO, &id));
-    ck_assert(!tree_ino_record(&t, tree_record_ino(1000), &id));
-    ck_assert(!tree_ino_record(&t, TREE_TEXT_INO_BIT | 70, &id));
+    tree_init(&t, 12, "");
+    ck_assert_uint_eq(tree_name(&t, 7, name), 8);
+    ck_assert_str_eq(name, "00000007");
+    ck_assert(tree_parse(&t, "00000011", &id) && id == 11);
+    ck_assert(!tree_parse(&t, "00000011.npy", &id));
+    tree_init(&t, 12, ".png");
+    ck_assert(tree_parse(&t, "00000003.png", &id) && id == 3);
+    ck_assert(!tree_parse(&t, "00000003.npy", &id));
 }
 END_TEST
 
-/* Lists everything from pos on; returns a bitmap of what came and checks that
- * records come in order. */
-static unsigned list_from(const struct tree *t, uint64_t pos, uint64_t *record_count)
+static void check_ino(bool is_lone, struct tree_ino parts)
 {
-    unsigned kinds = 0;
-    uint64_t id = 0, expected = UINT64_MAX;
-    *record_count = 0;
-    for (enum tree_kind kind; (kind = tree_next(t, &pos, &id)) != TREE_END;) {
-        ck_assert_msg(kind == TREE_RECORD || !(kinds & 1U << kind), "an entry came twice");
-        kinds |= 1U << kind;
-        if (kind != TREE_RECORD)
-            continue;
-        if (expected != UINT64_MAX)
-            ck_assert_uint_eq(id, expected);
-        expected = id + 1;
-        ++*record_count;
-    }
-    return kinds;
+    uint64_t ino = tree_pack(is_lone, parts);
+    struct tree_ino back = tree_unpack(is_lone, ino);
+    ck_assert_uint_ne(ino, 0);
+    ck_assert(!(ino & TREE_MINTED_BIT));
+    ck_assert_int_eq(back.role, parts.role);
+    ck_assert_uint_eq(back.place, is_lone ? 0 : parts.place);
+    ck_assert_uint_eq(back.index, parts.index);
 }
 
-START_TEST(a_listing_holds_every_entry_once)
+START_TEST(every_part_of_an_inode_number_comes_back)
 {
-    struct tree t = tree_of(5);
-    uint64_t count;
-    ck_assert_uint_eq(list_from(&t, 0, &count),
-                      1U << TREE_DOT | 1U << TREE_DOTDOT | 1U << TREE_RECORD);
-    ck_assert_uint_eq(count, 5);
-    t.lists_control = true;
-    ck_assert(list_from(&t, 0, &count) & 1U << TREE_CONTROL);
-    ck_assert_uint_eq(count, 5);
-}
-END_TEST
-
-START_TEST(a_listing_goes_on_from_every_position_it_gave)
-{
-    struct tree t = tree_of(20);
-    for (int shown = 0; shown < 2; shown++) {
-        t.lists_control = shown;
-        uint64_t pos = 0, id, count, seen = 0;
-        for (enum tree_kind kind; (kind = tree_next(&t, &pos, &id)) != TREE_END;) {
-            seen += kind == TREE_RECORD;
-            list_from(&t, pos, &count);
-            ck_assert_uint_eq(count, 20 - seen);
-        }
+    static const uint64_t SMALL[] = {1, 2, 63, 64, 1000000, UINT32_MAX};
+    static const uint32_t PLACES[] = {0, 1, 12345, (1U << TREE_PLACE_BITS) - 1};
+    for (int role = TREE_PLAIN; role <= TREE_LABEL; role++) {
+        for (size_t i = 0; i < sizeof SMALL / sizeof *SMALL; i++)
+            for (size_t p = 0; p < sizeof PLACES / sizeof *PLACES; p++)
+                check_ino(false, (struct tree_ino){role, PLACES[p], SMALL[i]});
+        check_ino(true, (struct tree_ino){role, 0, ((uint64_t)1 << 61) - 1});
     }
 }
 END_TEST
 
-START_TEST(positions_past_the_end_are_the_end)
+START_TEST(a_lone_store_numbers_its_records_from_64)
 {
-    struct tree t = tree_of(3);
-    uint64_t id, far[] = {6, 7, 1000, INT64_MAX, UINT64_MAX};
-    for (size_t i = 0; i < sizeof far / sizeof *far; i++)
-        ck_assert_int_eq(tree_next(&t, &far[i], &id), TREE_END);
+    struct tree_ino parts = {TREE_PLAIN, 0, TREE_FIRST_RECORD + 5};
+    ck_assert_uint_eq(tree_pack(true, parts), 69);
+    ck_assert_uint_eq(tree_pack(true, (struct tree_ino){TREE_PLAIN, 0, TREE_FOLDER}), 1);
+    ck_assert_uint_eq(tree_pack(false, (struct tree_ino){TREE_PLAIN, 0, TREE_FOLDER}), 1);
+    ck_assert_uint_eq(tree_max_length(false), ((uint64_t)1 << 32) - 64);
 }
 END_TEST
 
@@ -170,10 +144,9 @@ int main(void)
     tcase_add_test(tests, only_the_canonical_name_exists);
     tcase_add_test(tests, a_name_beyond_64_bits_does_not_wrap_round);
     tcase_add_test(tests, an_empty_store_has_no_names);
-    tcase_add_test(tests, inode_numbers_follow_from_records_and_are_never_zero);
-    tcase_add_test(tests, a_listing_holds_every_entry_once);
-    tcase_add_test(tests, a_listing_goes_on_from_every_position_it_gave);
-    tcase_add_test(tests, positions_past_the_end_are_the_end);
+    tcase_add_test(tests, suffixes_are_part_of_the_name);
+    tcase_add_test(tests, every_part_of_an_inode_number_comes_back);
+    tcase_add_test(tests, a_lone_store_numbers_its_records_from_64);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A store as a folder of .npy files, and the same with its records in folders of
+ * K (shard=K).  Every file has one number whatever folder shows it.
+ */
+#include "records.h"
+
+#include "ops.h"
+
+#include <errno.h>
+#include <string.h>
+#include <syslog.h>
+
+enum { DIRECT_NBYTES = 4096 /* a file of one page always comes as one READ */ };
+
+struct node records_node(const struct fs *fs, struct source *source, uint64_t id)
+{
+    struct node node = node_of(fs, &node_record, source, TREE_PLAIN, TREE_FIRST_RECORD + id);
+    node.id = id;
+    return node;
+}
+
+void records_identify(const struct fs *fs, struct node *node, struct tree_ino parts)
+{
+    (void)fs;
+    const struct source *source = node->source;
+    node->id = parts.index;
+    if (parts.role == TREE_SHARD && parts.index < source->shard_count) {
+        node->kind = &node_shard;
+    } else if (parts.role == TREE_PLAIN && parts.index == TREE_FOLDER) {
+        node->kind = &node_store;
+    } else if (parts.role == TREE_PLAIN && parts.index >= TREE_FIRST_RECORD &&
+               parts.index - TREE_FIRST_RECORD < source->info.length) {
+        node->kind = &node_record;
+        node->id = parts.index - TREE_FIRST_RECORD;
+    }
+}
+
+int records_fail(struct fs *fs, struct source *source, uint64_t id, const struct zr_error *err)
+{
+    counters_add(fs->counters, EVENT_ERRORS, 1);
+    if (err->code == ZR_E_NOMEM) {
+        report(LOG_ERR, "%s", err->message);
+        return ENOMEM;
+    }
+    char name[TREE_NAME_MAX];
+    uint64_t record = err->record == ZR_NO_RECORD ? id : err->record;
+    tree_name(&source->names, record, name);
+    report_damage_add(fs->damage, source, record, name, err);
+    return EIO;
+}
+
+/* ---------------------------------------------------------------- files */
+
+static int record_attr(struct fs *fs, const struct node *node, struct stat *st)
+{
+    struct zr_error err;
+    uint64_t nbytes;
+    if (zr_record_npy_nbytes(node->source->reader, node->id, &nbytes, &err) != ZR_OK)
+        return records_fail(fs, node->source, node->id, &err);
+    node_file_attr(fs, node, nbytes, st);
+    return 0;
+}
+
+int records_decode(struct fs *fs, struct source *source, uint64_t id, struct cache_bytes *out,
+                   struct zr_error *err)
+{
+    int code = zr_record_npy(source->reader, id, &out->block, &out->bytes, &out->nbytes, err);
+    if (code == ZR_OK) {
+        counters_add(fs->counters, EVENT_DECODES, 1);
+        counters_add(fs->counters, EVENT_DECODED_BYTES, out->nbytes);
+    }
+    return code;
+}
+
+int records_cache_decode(void *ctx, struct cache_key key, const void *arg, struct cache_bytes *out,
+                         struct zr_error *err)
+{
+    (void)key;
+    const struct node *node = arg;
+    return records_decode(ctx, node->source, node->id, out, err);
+}
+
+/* Counted first: whoever has the reply may look at the counters at once. */
+static size_t reply_slice(fuse_req_t req, struct fs *fs, const struct cache_bytes *bytes,
+                          size_t size, off_t off)
+{
+    uint64_t left = (uint64_t)off < bytes->nbytes ? bytes->nbytes - (uint64_t)off : 0;
+    counters_add(fs->counters, EVENT_READ_BYTES, left < size ? left : size);
+    return node_reply(req, bytes->bytes, bytes->nbytes, size, off);
+}
+
+/* A record of one page: nothing of it will be asked for again. */
+static int read_direct(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                       off_t off, struct zr_error *err)
+{
+    struct cache_bytes bytes = {0};
+    int code = records_decode(fs, node->source, node->id, &bytes, err);
+    if (code != ZR_OK)
+        return code;
+    reply_slice(req, fs, &bytes, size, off);
+    zr_buffer_free(bytes.block);
+    return ZR_OK;
+}
+
+static int read_cached(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                       off_t off, struct zr_error *err)
+{
+    struct cache_entry *entry;
+    enum cache_outcome outcome;
+    const struct cache_key key = {.ino = node->ino};
+    int code = cache_get(fs->cache, key, node, &entry, &outcome, err);
+    if (code != ZR_OK)
+        return code;
+    if (outcome != CACHE_DECODED)
+        counters_add(fs->counters, outcome == CACHE_HIT ? EVENT_CACHE_HITS : EVENT_CACHE_WAITS, 1);
+    cache_put(fs->cache, entry, reply_slice(req, fs, cache_entry_bytes(entry), size, off));
+    return ZR_OK;
+}
+
+static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                       off_t off)
+{
+    struct zr_error err;
+    uint64_t nbytes;
+    int code = zr_record_npy_nbytes(node->source->reader, node->id, &nbytes, &err);
+    if (code == ZR_OK && nbytes <= DIRECT_NBYTES)
+        code = read_direct(req, fs, node, size, off, &err);
+    else if (code == ZR_OK)
+        code = read_cached(req, fs, node, size, off, &err);
+    return code == ZR_OK ? 0 : records_fail(fs, node->source, node->id, &err);
+}
+
+/* ---------------------------------------------------------------- folders */
+
+/* A record's folder on this mount: its shard's, or the store's. */
+static int record_parent(struct fs *fs, const struct node *node, struct node *parent)
+{
+    struct source *source = source_hold(fs->sources, node->source);
+    if (!source)
+        return ESTALE;
+    uint64_t per_shard = fs->options->shard_length;
+    *parent = per_shard
+                  ? node_of(fs, &node_shard, source, TREE_SHARD, node->id / per_shard)
+                  : node_of(fs, &node_store, source, TREE_PLAIN, TREE_FOLDER);
+    return 0;
+}
+
+static int shard_parent(struct fs *fs, const struct node *node, struct node *parent)
+{
+    struct source *source = source_hold(fs->sources, node->source);
+    if (!source)
+        return ESTALE;
+    *parent = node_of(fs, &node_store, source, TREE_PLAIN, TREE_FOLDER);
+    return 0;
+}
+
+static int store_parent(struct fs *fs, const struct node *node, struct node *parent)
+{
+    struct source *folder = node->source->parent;
+    if (!folder)
+        return shard_parent(fs, node, parent); /* the root is its own */
+    *parent = node_of(fs, &node_folder, folder, TREE_PLAIN, TREE_FOLDER);
+    return 0;
+}
+
+int records_special_child(struct fs *fs, const struct node *dir, const char *name,
+                          struct node *child)
+{
+    if (strcmp(name, TREE_CONTROL_NAME) == 0)
+        return control_child(fs, dir, child);
+    return ENOENT;
+}
+
+bool records_list_special(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)
+{
+    if (!fs->options->show_control || pos > LISTING_AFTER_DOTS)
+        return true;
+    struct node control = node_of(fs, &node_text, dir->source, TREE_PLAIN, TREE_CONTROL);
+    return listing_add_bare(l, TREE_CONTROL_NAME, control.ino, false, LISTING_AFTER_DOTS + 1);
+}
+
+/* Entries of the records first..stop-1, at RECORDS_AFTER_SPECIAL and on. */
+static void list_records(struct fs *fs, struct source *source, uint64_t first, uint64_t stop,
+                         uint64_t pos, struct listing *l)
+{
+    char name[TREE_NAME_MAX];
+    uint64_t skipped = pos > RECORDS_AFTER_SPECIAL ? pos - RECORDS_AFTER_SPECIAL : 0;
+    if (skipped >= stop - first)
+        return;
+    for (uint64_t id = first + skipped; id < stop; id++) {
+        struct node child = records_node(fs, source, id);
+        tree_name(&source->names, id, name);
+        if (!listing_add(l, name, &child, RECORDS_AFTER_SPECIAL + (id - first) + 1))
+            return;
+    }
+}
+
+static void list_shards(struct fs *fs, struct source *source, uint64_t pos, struct listing *l)
+{
+    char name[TREE_NAME_MAX];
+    uint64_t shard = pos > RECORDS_AFTER_SPECIAL ? pos - RECORDS_AFTER_SPECIAL : 0;
+    for (; shard < source->shard_count; shard++) {
+        struct node child = node_of(fs, &node_shard, source, TREE_SHARD, shard);
+        tree_name(&source->shards, shard, name);
+        if (!listing_add(l, name, &child, RECORDS_AFTER_SPECIAL + shard + 1))
+            return;
+    }
+}
+
+static int store_list(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)
+{
+    struct source *source = dir->source;
+    if (!listing_dots(l, dir, pos) || !records_list_special(fs, dir, pos, l))
+        return 0;
+    if (fs->options->shard_length)
+        list_shards(fs, source, pos, l);
+    else
+        list_records(fs, source, 0, source->info.length, pos, l);
+    return 0;
+}
+
+static int store_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
+{
+    uint64_t id;
+    struct source *source = dir->source;
+    bool is_sharded = fs->options->shard_length != 0;
+    if (name[0] == '.')
+        return records_special_child(fs, dir, name, child);
+    if (!tree_parse(is_sharded ? &source->shards : &source->names, name, &id))
+        return ENOENT;
+    source = source_hold(fs->sources, source);
+    if (!source)
+        return ESTALE;
+    *child = is_sharded ? node_of(fs, &node_shard, source, TREE_SHARD, id)
+                        : records_node(fs, source, id);
+    return 0;
+}
+
+static int store_attr(struct fs *fs, const struct node *node, struct stat *st)
+{
+    node_dir_attr(fs, node, st);
+    st->st_nlink += node->source->shard_count;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- shards */
+
+static uint64_t shard_stop(const struct fs *fs, const struct node *dir)
+{
+    uint64_t first = dir->id * fs->options->shard_length;
+    uint64_t left = dir->source->info.length - first;
+    return first + (left < fs->options->shard_length ? left : fs->options->shard_length);
+}
+
+static int shard_list(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)
+{
+    uint64_t first = dir->id * fs->options->shard_length;
+    if (listing_dots(l, dir, pos))
+        list_records(fs, dir->source, first, shard_stop(fs, dir), pos, l);
+    return 0;
+}
+
+static int shard_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
+{
+    uint64_t id;
+    if (!tree_parse(&dir->source->names, name, &id) || id / fs->options->shard_length != dir->id)
+        return ENOENT;
+    struct source *source = source_hold(fs->sources, dir->source);
+    if (!source)
+        return ESTALE;
+    *child = records_node(fs, source, id);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- kinds */
+
+const struct node_kind node_store = {
+    .type = S_IFDIR,
+    .entry_sec = NODE_FRESH_SEC, /* another store may take its name */
+    .attr_sec = NODE_FOREVER_SEC,
+    .absent_sec = NODE_FOREVER_SEC,
+    .child = store_child,
+    .list = store_list,
+    .parent = store_parent,
+    .attr = store_attr,
+};
+
+const struct node_kind node_shard = {
+    .type = S_IFDIR,
+    .entry_sec = NODE_FOREVER_SEC,
+    .attr_sec = NODE_FOREVER_SEC,
+    .absent_sec = NODE_FOREVER_SEC,
+    .child = shard_child,
+    .list = shard_list,
+    .parent = shard_parent,
+    .attr = node_dir_attr,
+};
+
+const struct node_kind node_record = {
+    .type = S_IFREG,
+    .entry_sec = NODE_FOREVER_SEC,
+    .attr_sec = NODE_FOREVER_SEC,
+    .parent = record_parent,
+    .attr = record_attr,
+    .read = record_read,
+};

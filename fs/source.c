@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The table of sources, and how they are found on disk.
+ *
+ * A place number is a hash of the path below the mountpoint and, for a store, of
+ * the time and size of its meta.zr; when two of them meet on one number, the
+ * later one moves on to its next hash.  So numbers are the same after a remount
+ * but for such a meeting (one in 10^8 for each pair).
+ */
+#include "source.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum {
+    BUCKETS = 4096,
+    OPEN_MAX_READERS = 256, /* idle ones beyond are closed: two or three files each */
+    PROBE_MAX = 64,
+    WALK_MAX_DEPTH = 256
+};
+
+/* What a store on disk is recognised by. */
+struct stamp {
+    int64_t sec, nsec, nbytes;
+};
+
+enum state { CLOSED, OPENING, OPEN };
+
+struct entry {
+    struct source source; /* first: sources are handed out as this */
+    struct stamp stamp;
+    char *path, *relative;
+    struct entry *chain; /* same bucket */
+    /* Under the table's lock: */
+    enum state state;
+    unsigned users;
+    struct entry *older, *newer; /* open stores without users, by last use */
+};
+
+struct sources {
+    struct sources_options options;
+    char *mountpoint;
+    pthread_mutex_t lock;  /* what says so above, and everything below */
+    pthread_cond_t opened; /* some entry left OPENING */
+    struct entry *root;
+    struct entry *buckets[BUCKETS];
+    struct entry *oldest, *newest;
+    unsigned open_count;
+};
+
+static struct entry *entry_of(struct source *source)
+{
+    return (struct entry *)source;
+}
+
+static int fail(struct zr_error *err, int code, const char *path, const char *why)
+{
+    if (err) {
+        *err =
+            (struct zr_error){.code = code, .record = ZR_NO_RECORD, .offset = UINT64_MAX};
+        snprintf(err->message, sizeof err->message, "%.800s: %s", path, why);
+    }
+    return code;
+}
+
+/* ---------------------------------------------------------------- readers */
+
+/* Fills what a store shows while it is held. */
+static int fill(const struct sources *s, struct entry *e, struct zr_error *err)
+{
+    struct source *source = &e->source;
+    zr_reader_info(source->reader, &source->info);
+    if (source->info.length > tree_max_length(e == s->root))
+        return fail(err, ZR_E_TOO_LARGE, e->path,
+                    "has more records than a store of a tree may have: mount it by itself");
+    uint64_t per_shard = s->options.shard_length;
+    tree_init(&source->names, source->info.length, ".npy");
+    source->shard_count =
+        per_shard ? source->info.length / per_shard + (source->info.length % per_shard != 0) : 0;
+    tree_init(&source->shards, source->shard_count, "");
+    return ZR_OK;
+}
+
+static bool is_same(const struct entry *e, const struct zr_info *info)
+{
+    return info->mtime_sec == e->stamp.sec && info->mtime_nsec == e->stamp.nsec;
+}
+
+static int open_reader(const struct sources *s, struct entry *e, struct zr_error *err)
+{
+    /* Reading costs as much as mapping here, and mapped files would count as this
+     * program's memory. */
+    const struct zr_reader_options options = {
+        .access = ZR_ACCESS_READ,
+        .checksums = s->options.checksums,
+    };
+    int code = zr_reader_open(&e->source.reader, e->path, &options, err);
+    if (code != ZR_OK)
+        return code;
+    code = fill(s, e, err);
+    if (code == ZR_OK && e != s->root && !is_same(e, &e->source.info))
+        code = fail(err, ZR_E_NOT_FOUND, e->path, "another store is there by now");
+    if (code != ZR_OK) {
+        zr_reader_close(e->source.reader);
+        e->source.reader = NULL;
+    }
+    return code;
+}
+
+static void idle_remove(struct sources *s, struct entry *e)
+{
+    *(e->older ? &e->older->newer : &s->oldest) = e->newer;
+    *(e->newer ? &e->newer->older : &s->newest) = e->older;
+    e->older = e->newer = NULL;
+}
+
+static void idle_append(struct sources *s, struct entry *e)
+{
+    e->older = s->newest;
+    *(s->newest ? &s->newest->newer : &s->oldest) = e;
+    s->newest = e;
+}
+
+/* The longest unused reader when there are too many, closed without the lock. */
+static struct zr_reader *take_surplus(struct sources *s)
+{
+    struct entry *e = s->oldest;
+    if (s->open_count <= OPEN_MAX_READERS || !e)
+        return NULL;
+    struct zr_reader *reader = e->source.reader;
+    idle_remove(s, e);
+    e->source.reader = NULL;
+    e->state = CLOSED;
+    s->open_count--;
+    return reader;
+}
+
+/* Opens e, which this thread has set to OPENING; called with the lock, which is
+ * not held meanwhile. */
+static int open_entry(struct sources *s, struct entry *e, struct zr_error *err)
+{
+    pthread_mutex_unlock(&s->lock);
+    int code = open_reader(s, e, err);
+    pthread_mutex_lock(&s->lock);
+    e->state = code == ZR_OK ? OPEN : CLOSED;
+    s->open_count += code == ZR_OK;
+    pthread_cond_broadcast(&s->opened);
+    return code;
+}
+
+/* One more user, with the lock. */
+static int hold(struct sources *s, struct entry *e, struct zr_error *err)
+{
+    int code = ZR_OK;
+    if (e->source.kind == SOURCE_FOLDER || e == s->root)
+        return code; /* live as long as the mount */
+    while (e->state == OPENING)
+        pthread_cond_wait(&s->opened, &s->lock);
+    if (e->state == CLOSED) {
+        e->state = OPENING;
+        code = open_entry(s, e, err);
+    } else if (e->users == 0) {
+        idle_remove(s, e);
+    }
+    e->users += code == ZR_OK;
+    return code;
+}
+
+void source_release(struct sources *s, struct source *source)
+{
+    if (!source || source->kind == SOURCE_FOLDER || source == &s->root->source)
+        return;
+    struct entry *e = entry_of(source);
+    pthread_mutex_lock(&s->lock);
+    if (--e->users == 0)
+        idle_append(s, e);
+    struct zr_reader *surplus = take_surplus(s);
+    pthread_mutex_unlock(&s->lock);
+    zr_reader_close(surplus);
+}
+
+struct source *source_hold(struct sources *s, struct source *source)
+{
+    if (source->kind == SOURCE_FOLDER || source == &s->root->source)
+        return source;
+    pthread_mutex_lock(&s->lock);
+    int code = hold(s, entry_of(source), NULL);
+    pthread_mutex_unlock(&s->lock);
+    return code == ZR_OK ? source : NULL;
+}
+
+/* ---------------------------------------------------------------- the table */
+
+static void entry_free(struct entry *e)
+{
+    zr_reader_close(e->source.reader);
+    free(e->path);
+    free(e->relative);
+    free(e);
+}
+
+static struct entry *find_place(const struct sources *s, uint32_t place)
+{
+    struct entry *e = s->buckets[place % BUCKETS];
+    while (e && e->source.place != place)
+        e = e->chain;
+    return e;
+}
+
+/* Try n of the hash of a path and stamp. */
+static uint64_t hash(const char *relative, const struct stamp *stamp, unsigned n)
+{
+    uint64_t seed = XXH3_64bits_withSeed(stamp, sizeof *stamp, n);
+    return XXH3_64bits_withSeed(relative, strlen(relative), seed);
+}
+
+static bool matches(const struct entry *e, const char *relative, enum source_kind kind,
+                    const struct stamp *stamp)
+{
+    return e->source.kind == kind && memcmp(&e->stamp, stamp, sizeof *stamp) == 0 &&
+           strcmp(e->relative, relative) == 0;
+}
+
+/* The entry, or NULL and the free place that it is to have (0: none). */
+static struct entry *find(const struct sources *s, const char *relative, enum source_kind kind,
+                          const struct stamp *stamp, uint64_t *free_hash)
+{
+    for (unsigned n = 0; n < PROBE_MAX; n++) {
+        *free_hash = hash(relative, stamp, n);
+        uint32_t place = (uint32_t)(*free_hash >> (64 - TREE_PLACE_BITS));
+        struct entry *e = find_place(s, place);
+        if (e && matches(e, relative, kind, stamp))
+            return e;
+        if (!e && place != 0)
+            return NULL;
+    }
+    *free_hash = 0;
+    return NULL;
+}
+
+static char *join(const char *folder, const char *name)
+{
+    char *path;
+    size_t n = strlen(folder);
+    const char *slash = n && folder[n - 1] != '/' ? "/" : "";
+    return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
+}
+
+/* Without a place yet. */
+static struct entry *new_entry(const char *path, const char *relative)
+{
+    struct entry *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->path = strdup(path);
+    e->relative = strdup(relative);
+    if (!e->path || !e->relative) {
+        entry_free(e);
+        return NULL;
+    }
+    const char *slash = strrchr(e->relative, '/');
+    e->source.path = e->path;
+    e->source.relative = e->relative;
+    e->source.name = slash ? slash + 1 : e->relative;
+    return e;
+}
+
+static struct entry *add(struct sources *s, struct source *parent, struct entry *e, uint64_t h)
+{
+    e->source.parent = parent;
+    e->source.place = (uint32_t)(h >> (64 - TREE_PLACE_BITS));
+    e->source.generation = (uint32_t)h;
+    e->source.mtime = (struct timespec){.tv_sec = e->stamp.sec, .tv_nsec = e->stamp.nsec};
+    struct entry **bucket = &s->buckets[e->source.place % BUCKETS];
+    e->chain = *bucket;
+    *bucket = e;
+    return e;
+}
+
+/* Folders are the same whatever time they have. */
+static struct stamp key_stamp(enum source_kind kind, const struct stamp *stamp)
+{
+    return kind == SOURCE_FOLDER ? (struct stamp){0} : *stamp;
+}
+
+static struct entry *find_or_add(struct sources *s, struct source *parent, const char *path,
+                                 const char *relative, enum source_kind kind,
+                                 const struct stamp *stamp)
+{
+    uint64_t h;
+    struct stamp key = key_stamp(kind, stamp);
+    struct entry *e = find(s, relative, kind, &key, &h);
+    if (e || !h)
+        return e;
+    e = new_entry(path, relative);
+    if (!e)
+        return NULL;
+    e->source.kind = kind;
+    e->stamp = key;
+    return add(s, parent, e, h);
+}
+
+/* ---------------------------------------------------------------- on disk */
+
+static bool is_inside(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+    return strncmp(path, folder, n) == 0 && (path[n] == '\0' || path[n] == '/');
+}
+
+/* True when a link leads to the mountpoint itself, which would ask this program
+ * while it waits for the answer. */
+static bool leads_inside(const struct sources *s, const char *path)
+{
+    char target[PATH_MAX];
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n < 0)
+        return false;
+    target[n] = '\0';
+    return is_inside(target, s->mountpoint);
+}
+
+static bool read_stamp(const char *path, struct stamp *stamp)
+{
+    char meta[PATH_MAX];
+    struct stat st;
+    int n = snprintf(meta, sizeof meta, "%s/meta.zr", path);
+    if (n < 0 || (size_t)n >= sizeof meta || stat(meta, &st) != 0 || !S_ISREG(st.st_mode))
+        return false;
+    *stamp = (struct stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size};
+    return true;
+}
+
+/* What is at path: links are followed to stores only, so that no path is endless. */
+static int classify(const struct sources *s, const char *path, enum source_kind *kind,
+                    struct stamp *stamp)
+{
+    struct stat st;
+    if (is_inside(path, s->mountpoint) || lstat(path, &st) != 0)
+        return ENOENT;
+    if (S_ISLNK(st.st_mode) && leads_inside(s, path))
+        return ENOENT;
+    *stamp = (struct stamp){0};
+    if ((S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode)) && read_stamp(path, stamp)) {
+        *kind = SOURCE_STORE;
+        return 0;
+    }
+    *kind = SOURCE_FOLDER;
+    return S_ISDIR(st.st_mode) ? 0 : ENOENT;
+}
+
+static int hold_at(struct sources *s, struct source *folder, const char *path,
+                   const char *relative, struct source **out, struct zr_error *err)
+{
+    enum source_kind kind;
+    struct stamp stamp;
+    int failure = classify(s, path, &kind, &stamp);
+    if (failure)
+        return failure;
+    pthread_mutex_lock(&s->lock);
+    struct entry *e = find_or_add(s, folder, path, relative, kind, &stamp);
+    int code = e ? hold(s, e, err) : fail(err, ZR_E_NOMEM, path, "out of memory");
+    pthread_mutex_unlock(&s->lock);
+    if (code == ZR_OK)
+        *out = &e->source;
+    return code == ZR_OK ? 0 : zr_code_errno(code) == ENOMEM ? ENOMEM : EIO;
+}
+
+int sources_child(struct sources *s, struct source *folder, const char *name, struct source **out,
+                  struct zr_error *err)
+{
+    *out = NULL;
+    if (name[0] == '.')
+        return ENOENT; /* also what a writer is still building */
+    char *path = join(folder->path, name), *relative = join(folder->relative, name);
+    int failure = path && relative ? hold_at(s, folder, path, relative, out, err) : ENOMEM;
+    free(path);
+    free(relative);
+    return failure;
+}
+
+static int by_position(const void *a, const void *b)
+{
+    const struct source_name *x = a, *y = b;
+    return x->position < y->position ? -1 : x->position > y->position;
+}
+
+static bool add_name(struct source_name **names, size_t *count, size_t *capacity, const char *name)
+{
+    if (*count == *capacity) {
+        size_t more = *capacity ? 2 * *capacity : 64;
+        struct source_name *grown = realloc(*names, more * sizeof *grown);
+        if (!grown)
+            return false;
+        *names = grown;
+        *capacity = more;
+    }
+    struct source_name *to = &(*names)[*count];
+    to->position = (XXH3_64bits(name, strlen(name)) >> 2) | SOURCE_NAME_FIRST;
+    to->name = strdup(name);
+    *count += to->name != NULL;
+    return to->name != NULL;
+}
+
+static bool may_be_shown(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' && (entry->d_type == DT_DIR || entry->d_type == DT_LNK ||
+                                       entry->d_type == DT_UNKNOWN);
+}
+
+int sources_names(struct sources *s, struct source *folder, struct source_name **names,
+                  size_t *count)
+{
+    (void)s;
+    size_t capacity = 0;
+    *names = NULL;
+    *count = 0;
+    DIR *dir = opendir(folder->path);
+    if (!dir)
+        return errno == ENOENT ? ESTALE : errno;
+    bool fits = true;
+    for (const struct dirent *entry; fits && (entry = readdir(dir));)
+        if (may_be_shown(entry))
+            fits = add_name(names, count, &capacity, entry->d_name);
+    closedir(dir);
+    if (!fits) {
+        sources_names_free(*names, *count);
+        return ENOMEM;
+    }
+    if (*count)
+        qsort(*names, *count, sizeof **names, by_position);
+    return 0;
+}
+
+void sources_names_free(struct source_name *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(names[i].name);
+    free(names);
+}
+
+/* ---------------------------------------------------------------- walks */
+
+struct walk {
+    struct sources *s;
+    sources_walk_fn fn;
+    void *ctx;
+    unsigned count;
+    unsigned depth;
+};
+
+static void walk_folder(struct walk *w, struct source *folder);
+
+static void walk_child(struct walk *w, struct source *folder, const char *name)
+{
+    struct zr_error err = {0};
+    struct source *source;
+    int failure = sources_child(w->s, folder, name, &source, &err);
+    if (failure == ENOENT)
+        return;
+    w->count++;
+    if (failure) {
+        char *relative = join(folder->relative, name);
+        if (relative)
+            w->fn(w->ctx, NULL, relative, err.message);
+        free(relative);
+        return;
+    }
+    w->fn(w->ctx, source, source->relative, NULL);
+    if (source->kind == SOURCE_FOLDER)
+        walk_folder(w, source);
+    source_release(w->s, source);
+}
+
+/* Recursion is as deep as the folders are, which PATH_MAX bounds as well. */
+static void walk_folder(struct walk *w, struct source *folder)
+{
+    struct source_name *names;
+    size_t count;
+    if (w->depth == WALK_MAX_DEPTH || sources_names(w->s, folder, &names, &count) != 0)
+        return;
+    w->depth++;
+    for (size_t i = 0; i < count && w->count < SOURCES_WALK_MAX; i++)
+        walk_child(w, folder, names[i].name);
+    w->depth--;
+    sources_names_free(names, count);
+}
+
+void sources_walk(struct sources *s, struct source *folder, sources_walk_fn fn, void *ctx)
+{
+    struct walk w = {.s = s, .fn = fn, .ctx = ctx};
+    if (folder->kind == SOURCE_FOLDER)
+        walk_folder(&w, folder);
+}
+
+static void ignore(void *ctx, struct source *source, const char *relative, const char *why)
+{
+    (void)ctx, (void)source, (void)relative, (void)why;
+}
+
+struct source *sources_hold_place(struct sources *s, uint32_t place)
+{
+    if (place == 0)
+        return &s->root->source;
+    pthread_mutex_lock(&s->lock);
+    struct entry *e = find_place(s, place);
+    if (!e && s->root->source.kind == SOURCE_FOLDER) {
+        /* A number from before a remount, as NFS clients have: look at all there is. */
+        pthread_mutex_unlock(&s->lock);
+        sources_walk(s, &s->root->source, ignore, NULL);
+        pthread_mutex_lock(&s->lock);
+        e = find_place(s, place);
+    }
+    bool is_held = e && hold(s, e, NULL) == ZR_OK;
+    pthread_mutex_unlock(&s->lock);
+    return is_held ? &e->source : NULL;
+}
+
+/* ---------------------------------------------------------------- the whole */
+
+struct source *sources_root(struct sources *s)
+{
+    return &s->root->source;
+}
+
+bool sources_is_lone(const struct sources *s)
+{
+    return s->root->source.kind == SOURCE_STORE;
+}
+
+static void count_store(void *ctx, struct source *source, const char *relative, const char *why)
+{
+    (void)relative;
+    *(size_t *)ctx += why || source->kind == SOURCE_STORE;
+}
+
+static int open_folder(struct sources *s, struct zr_error *err)
+{
+    struct entry *e = s->root;
+    struct stat st;
+    size_t count = 0;
+    e->source.kind = SOURCE_FOLDER;
+    if (stat(e->path, &st) == 0)
+        e->source.mtime = st.st_mtim;
+    sources_walk(s, &e->source, count_store, &count);
+    return count ? ZR_OK
+                 : fail(err, ZR_E_FORMAT, e->path,
+                        "not a zrecord store (it has no meta.zr), and no store is below it");
+}
+
+static int open_root(struct sources *s, struct zr_error *err)
+{
+    struct entry *e = s->root;
+    struct stat st;
+    if (stat(e->path, &st) == 0 && S_ISDIR(st.st_mode) && !read_stamp(e->path, &e->stamp))
+        return open_folder(s, err);
+    e->source.kind = SOURCE_STORE;
+    int code = open_reader(s, e, err);
+    if (code != ZR_OK)
+        return code;
+    const struct zr_info *info = &e->source.info;
+    e->state = OPEN;
+    e->source.mtime = (struct timespec){.tv_sec = info->mtime_sec, .tv_nsec = info->mtime_nsec};
+    e->stamp = (struct stamp){info->mtime_sec, info->mtime_nsec, 0};
+    e->source.generation = (uint32_t)(info->identity ^ hash("", &e->stamp, 0));
+    return ZR_OK;
+}
+
+int sources_new(struct sources **out, const struct sources_options *options, struct zr_error *err)
+{
+    *out = NULL;
+    struct sources *s = calloc(1, sizeof *s);
+    if (!s)
+        return fail(err, ZR_E_NOMEM, options->path, "out of memory");
+    s->options = *options;
+    s->mountpoint = strdup(options->mountpoint);
+    s->root = new_entry(options->path, "");
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->opened, NULL);
+    int code = s->mountpoint && s->root ? open_root(s, err)
+                                        : fail(err, ZR_E_NOMEM, options->path, "out of memory");
+    if (code == ZR_OK)
+        *out = s;
+    else
+        sources_free(s);
+    return code;
+}
+
+void sources_free(struct sources *s)
+{
+    if (!s)
+        return;
+    for (size_t b = 0; b < BUCKETS; b++) {
+        while (s->buckets[b]) {
+            struct entry *e = s->buckets[b];
+            s->buckets[b] = e->chain;
+            entry_free(e);
+        }
+    }
+    if (s->root)
+        entry_free(s->root);
+    pthread_cond_destroy(&s->opened);
+    pthread_mutex_destroy(&s->lock);
+    free(s->mountpoint);
+    free(s);
+}
+
+/* ---------------------------------------------------------------- sums */
+
+struct totals {
+    uint64_t length, disk_nbytes;
+};
+
+static void add_totals(void *ctx, struct source *source, const char *relative, const char *why)
+{
+    (void)relative;
+    struct totals *t = ctx;
+    if (why || source->kind != SOURCE_STORE)
+        return;
+    t->length += source->info.length;
+    t->disk_nbytes += source->info.disk_nbytes;
+}
+
+void sources_totals(struct sources *s, uint64_t *length, uint64_t *disk_nbytes)
+{
+    struct totals t = {0};
+    struct source *root = &s->root->source;
+    if (root->kind == SOURCE_STORE)
+        add_totals(&t, root, "", NULL);
+    else
+        sources_walk(s, root, add_totals, &t);
+    *length = t.length;
+    *disk_nbytes = t.disk_nbytes;
+}

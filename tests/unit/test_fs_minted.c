@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Numbers that live until they are forgotten (fs/minted.c).
+ */
+#include "minted.h"
+#include "node.h"
+#include "tree.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Mints a text and drops the pin; returns its number. */
+static uint64_t freeze(struct minted_table *t, const char *text)
+{
+    struct minted *m;
+    const struct minted_wish wish = {
+        .kind = &node_text, .bytes = strdup(text), .nbytes = strlen(text)};
+    ck_assert_int_eq(minted_get(t, &wish, &m), 0);
+    uint64_t ino = m->ino;
+    ck_assert_mem_eq(m->bytes, text, strlen(text));
+    minted_unpin(t, m);
+    return ino;
+}
+
+static int refuse(struct minted_table *t, const char *text)
+{
+    struct minted *m;
+    const struct minted_wish wish = {
+        .kind = &node_text, .bytes = strdup(text), .nbytes = strlen(text)};
+    int failure = minted_get(t, &wish, &m);
+    ck_assert_ptr_null(m);
+    return failure;
+}
+
+static void check_usage(struct minted_table *t, size_t count, size_t nbytes)
+{
+    size_t have_count, have_nbytes;
+    minted_usage(t, &have_count, &have_nbytes);
+    ck_assert_uint_eq(have_count, count);
+    ck_assert_uint_eq(have_nbytes, nbytes);
+}
+
+START_TEST(every_text_has_a_number_of_its_own_until_forgotten)
+{
+    struct minted_table *t = minted_new(1000, 1 << 20);
+    uint64_t first = freeze(t, "one"), second = freeze(t, "one");
+    ck_assert_uint_ne(first, second);
+    ck_assert(first & TREE_MINTED_BIT);
+    check_usage(t, 2, 6);
+    minted_forget(t, first, 1);
+    ck_assert_ptr_null(minted_pin(t, first));
+    check_usage(t, 1, 3);
+    minted_forget(t, first, 1); /* unknown by now: ignored */
+    minted_free(t);
+}
+END_TEST
+
+START_TEST(lookups_are_counted)
+{
+    struct minted_table *t = minted_new(10, 1 << 20);
+    uint64_t ino = freeze(t, "x");
+    ck_assert(minted_lookup_again(t, ino));
+    minted_forget(t, ino, 1);
+    check_usage(t, 1, 1);
+    minted_forget(t, ino, 5); /* more than there are */
+    check_usage(t, 0, 0);
+    ck_assert(!minted_lookup_again(t, ino));
+    minted_free(t);
+}
+END_TEST
+
+START_TEST(what_is_pinned_outlives_its_forgetting)
+{
+    struct minted_table *t = minted_new(10, 1 << 20);
+    uint64_t ino = freeze(t, "still here");
+    struct minted *m = minted_pin(t, ino);
+    minted_forget(t, ino, 1);
+    ck_assert_mem_eq(m->bytes, "still here", 10);
+    minted_unpin(t, m);
+    check_usage(t, 0, 0);
+    minted_unpin(t, NULL);
+    minted_free(t);
+}
+END_TEST
+
+START_TEST(live_ones_are_bounded_in_count_and_bytes)
+{
+    struct minted_table *t = minted_new(3, 10);
+    uint64_t held = freeze(t, "1234");
+    ck_assert_int_eq(refuse(t, "1234567"), ENFILE);
+    freeze(t, "1");
+    freeze(t, "2");
+    ck_assert_int_eq(refuse(t, "3"), ENFILE);
+    minted_forget(t, held, 1);
+    freeze(t, "3");
+    minted_free(t);
+}
+END_TEST
+
+static uint64_t named(struct minted_table *t, const struct node_kind *kind, const char *name)
+{
+    struct minted *m;
+    const struct minted_wish wish = {.kind = kind, .name = name, .bytes = malloc(4), .nbytes = 4};
+    ck_assert_int_eq(minted_get(t, &wish, &m), 0);
+    ck_assert_str_eq(m->name, name);
+    uint64_t ino = m->ino;
+    minted_unpin(t, m);
+    return ino;
+}
+
+START_TEST(a_name_has_one_number_that_follows_from_it)
+{
+    struct minted_table *t = minted_new(10, 1 << 20);
+    uint64_t ino = named(t, &node_text, "0,5,2");
+    ck_assert_uint_eq(named(t, &node_text, "0,5,2"), ino);
+    check_usage(t, 1, 4);
+    ck_assert_uint_ne(named(t, &node_text, "0:256"), ino);
+    /* Another kind meets the first one on its number, and moves on. */
+    uint64_t other = named(t, &node_record, "0,5,2");
+    ck_assert_uint_ne(other, ino);
+    ck_assert_uint_eq(named(t, &node_record, "0,5,2"), other);
+    check_usage(t, 3, 12);
+    minted_forget(t, ino, 2);
+    ck_assert_ptr_null(minted_pin(t, ino));
+    minted_free(t);
+
+    t = minted_new(10, 1 << 20);
+    ck_assert_uint_eq(named(t, &node_text, "0,5,2"), ino);
+    minted_free(t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fs/minted");
+    TCase *tests = tcase_create("minted");
+    tcase_add_test(tests, every_text_has_a_number_of_its_own_until_forgotten);
+    tcase_add_test(tests, lookups_are_counted);
+    tcase_add_test(tests, what_is_pinned_outlives_its_forgetting);
+    tcase_add_test(tests, live_ones_are_bounded_in_count_and_bytes);
+    tcase_add_test(tests, a_name_has_one_number_that_follows_from_it);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
