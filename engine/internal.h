@@ -288,4 +288,13 @@ int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *ent
 int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, bool mapped,
                     uint32_t *ndim, struct zr_error *err);
 
+/* ---------------------------------------------------------------- permute.c */
+
+/* base + places first..first+count-1 of the permutation of 0..length-1 by key. */
+void zri_permute_run(uint64_t length, uint64_t key, uint64_t first, uint64_t count, uint64_t base,
+                     uint64_t *ids);
+/* The place of id < length in it. */
+uint64_t zri_permute_inverse(uint64_t length, uint64_t key, uint64_t id);
+uint64_t zri_cycle_key(uint64_t seed, uint64_t cycle);
+
 #endif

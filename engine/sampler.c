@@ -4,161 +4,32 @@
  * size, mode, seed, step).  The numbers are part of the interface: runs resume
  * from a step, so the functions below never change.
  *
- * Mixing: SplitMix64 (Steele, Lea, Flood 2014).  IID: multiply-shift with
- * rejection (Lemire 2019).  CYCLIC: a Feistel network over the smallest power of
- * two that holds the length, walked until it lands inside; short lengths, where
- * a network of a few bits reaches few permutations, are shuffled by Fisher and
- * Yates.
+ * IID draws from a SplitMix64 stream; CYCLIC walks a permutation (permute.c); BLOCK
+ * permutes the blocks of consecutive ids, takes a few of them at a time as a
+ * window, and permutes the records of each window.
  */
+#include "lanes.h"
+
 #include "internal.h"
 
-#define GOLDEN 0x9E3779B97F4A7C15u
-#define ROUND_COUNT 8
-#define SHUFFLE_MAX 256
-
-static inline uint64_t mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-/* Value n of the SplitMix64 stream that starts at key. */
-static inline uint64_t stream(uint64_t key, uint64_t n)
-{
-    return mix64(key + (n + 1) * GOLDEN);
-}
-
-/* Uniform in [0, length) from draw x; redraws are further mixes of x. */
-static inline uint64_t bounded(uint64_t x, uint64_t length)
-{
-    if (length <= UINT32_MAX) {
-        uint32_t n = (uint32_t)length;
-        uint64_t m = (x >> 32) * n;
-        if ((uint32_t)m < n) {
-            uint32_t threshold = -n % n;
-            while ((uint32_t)m < threshold) {
-                x = mix64(x + GOLDEN);
-                m = (x >> 32) * n;
-            }
-        }
-        return m >> 32;
-    }
-    unsigned __int128 m = (unsigned __int128)x * length;
-    if ((uint64_t)m < length) {
-        uint64_t threshold = -length % length;
-        while ((uint64_t)m < threshold) {
-            x = mix64(x + GOLDEN);
-            m = (unsigned __int128)x * length;
-        }
-    }
-    return (uint64_t)(m >> 64);
-}
-
-/* ---------------------------------------------------------------- permutations */
-
-struct network {
-    uint64_t length;
-    unsigned low_bits, high_bits;
-    uint32_t keys[ROUND_COUNT];
-};
-
-static void network_init(struct network *net, uint64_t length, uint64_t key)
-{
-    unsigned bits = 64 - (unsigned)__builtin_clzll(length - 1);
-    net->length = length;
-    net->low_bits = bits / 2;
-    net->high_bits = bits - net->low_bits;
-    for (unsigned i = 0; i < ROUND_COUNT; i++)
-        net->keys[i] = (uint32_t)(stream(key, i) >> 32);
-}
-
-static inline uint32_t round_value(uint32_t half, uint32_t key)
-{
-    uint32_t h = (half ^ key) * 0x9E3779B1u;
-    h = (h ^ (h >> 15)) * 0x85EBCA77u;
-    return h ^ (h >> 13);
-}
-
-static inline uint32_t low_mask(unsigned bits)
-{
-    return bits >= 32 ? UINT32_MAX : ((uint32_t)1 << bits) - 1;
-}
-
-/* One pass over the power of two: each round changes one half by the other, so
- * it can be undone whatever the round function is. */
-static inline uint64_t network_pass(const struct network *net, uint64_t i)
-{
-    uint32_t low_all = low_mask(net->low_bits), high_all = low_mask(net->high_bits);
-    uint32_t low = (uint32_t)i & low_all, high = (uint32_t)(i >> net->low_bits) & high_all;
-    for (unsigned k = 0; k < ROUND_COUNT; k += 2) {
-        high ^= round_value(low, net->keys[k]) & high_all;
-        low ^= round_value(high, net->keys[k + 1]) & low_all;
-    }
-    return (uint64_t)high << net->low_bits | low;
-}
-
-static inline uint64_t network_permute(const struct network *net, uint64_t i)
-{
-    do
-        i = network_pass(net, i);
-    while (i >= net->length);
-    return i;
-}
-
-static void shuffle(uint64_t length, uint64_t key, uint16_t *order)
-{
-    for (uint64_t i = 0; i < length; i++) {
-        uint64_t j = bounded(stream(key, i), i + 1);
-        if (j < i)
-            order[i] = order[j];
-        order[j] = (uint16_t)i;
-    }
-}
-
-static uint64_t cycle_key(uint64_t seed, uint64_t cycle)
-{
-    return mix64(mix64(seed + GOLDEN) + cycle * 0xD1B54A32D192ED03u);
-}
-
-static void permute_run(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t first,
-                        uint64_t count, uint64_t *ids)
-{
-    uint64_t key = cycle_key(seed, cycle);
-    if (length <= SHUFFLE_MAX) {
-        uint16_t order[SHUFFLE_MAX];
-        shuffle(length, key, order);
-        for (uint64_t i = 0; i < count; i++)
-            ids[i] = order[first + i];
-        return;
-    }
-    struct network net;
-    network_init(&net, length, key);
-    for (uint64_t i = 0; i < count; i++)
-        ids[i] = network_permute(&net, first + i);
-}
-
-uint64_t zr_permute(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t i)
-{
-    uint64_t id;
-    if (i >= length)
-        return ZR_NO_RECORD;
-    permute_run(length, seed, cycle, i, 1, &id);
-    return id;
-}
-
-/* ---------------------------------------------------------------- batches */
+#define BLOCK_SIZE_DEFAULT 1024
+#define INTERLEAVE_MAX 256
+#define BLOCK_LENGTH_MAX ((uint64_t)1 << 62) /* sums of window sizes stay in 64 bits */
 
 static bool is_valid(const struct zr_sampler *s)
 {
-    return s->length && s->batch_size && s->mode >= ZR_SEQUENTIAL && s->mode <= ZR_CYCLIC;
+    if (!s->length || !s->batch_size || s->mode < ZR_SEQUENTIAL || s->mode > ZR_BLOCK)
+        return false;
+    return s->mode != ZR_BLOCK ||
+           (s->length <= BLOCK_LENGTH_MAX && s->interleave <= INTERLEAVE_MAX);
 }
 
 uint64_t zr_sampler_batch_count(const struct zr_sampler *s)
 {
     if (!is_valid(s))
         return 0;
-    return s->mode == ZR_CYCLIC && s->batch_size > s->length ? s->length : s->batch_size;
+    bool once_a_cycle = s->mode == ZR_CYCLIC || s->mode == ZR_BLOCK;
+    return once_a_cycle && s->batch_size > s->length ? s->length : s->batch_size;
 }
 
 static void sequential_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
@@ -173,14 +44,98 @@ static void sequential_batch(const struct zr_sampler *s, uint64_t step, uint64_t
 static void iid_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
 {
     uint64_t key = mix64(s->seed + 2 * GOLDEN), first = step * s->batch_size;
+    if (s->length <= UINT32_MAX) {
+        zri_lanes()->draw(key, first, (uint32_t)s->length, s->batch_size, ids);
+        return;
+    }
     for (uint64_t i = 0; i < s->batch_size; i++)
-        ids[i] = bounded(stream(key, first + i), s->length);
+        ids[i] = zri_bounded(stream(key, first + i), s->length);
 }
 
 static void cyclic_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
 {
     uint64_t count = zr_sampler_batch_count(s), steps = s->length / count;
-    permute_run(s->length, s->seed, step / steps, step % steps * count, count, ids);
+    zri_permute_run(s->length, zri_cycle_key(s->seed, step / steps), step % steps * count, count, 0,
+                    ids);
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+/* One cycle of BLOCK.  The last block may be short; it lies anywhere in the order. */
+struct blocks {
+    uint64_t length, block_size, block_count, interleave;
+    uint64_t missing;    /* records that the short block lacks */
+    uint64_t short_rank; /* where it comes in the order of blocks */
+    uint64_t key;
+};
+
+/* The next records of one window: `interleave` blocks permuted as one. */
+struct window {
+    uint64_t rank;  /* of its first block in the order of blocks */
+    uint64_t start; /* position of its first record in the cycle */
+    uint64_t nrecords;
+};
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void blocks_init(struct blocks *b, const struct zr_sampler *s, uint64_t cycle)
+{
+    uint64_t size = s->block_size ? s->block_size : BLOCK_SIZE_DEFAULT;
+    b->length = s->length;
+    b->block_size = min_u64(size, s->length);
+    b->block_count = (s->length - 1) / b->block_size + 1;
+    b->interleave = min_u64(s->interleave ? s->interleave : 1, b->block_count);
+    b->missing = b->block_count * b->block_size - s->length;
+    b->key = zri_cycle_key(s->seed, cycle);
+    b->short_rank = zri_permute_inverse(b->block_count, stream(b->key, 0), b->block_count - 1);
+}
+
+static struct window window_of(const struct blocks *b, uint64_t position)
+{
+    uint64_t full = b->interleave * b->block_size, with_short = b->short_rank / b->interleave;
+    bool is_after = position >= (with_short + 1) * full - b->missing;
+    uint64_t at = (is_after ? position + b->missing : position) / full;
+    struct window w = {at * b->interleave, at * full - (is_after ? b->missing : 0), full};
+    if (at == with_short)
+        w.nrecords -= b->missing;
+    w.nrecords = min_u64(w.nrecords, b->length - w.start);
+    return w;
+}
+
+/* Turns places inside a window, counted block after block, into ids. */
+static void place_in_blocks(const struct blocks *b, const struct window *w, uint64_t count,
+                            uint64_t *ids)
+{
+    uint64_t order[INTERLEAVE_MAX];
+    uint64_t block_count = min_u64(b->interleave, b->block_count - w->rank);
+    uint64_t short_end = UINT64_MAX; /* places from here on count the missing records too */
+    zri_permute_run(b->block_count, stream(b->key, 0), w->rank, block_count, 0, order);
+    if (b->short_rank - w->rank < block_count)
+        short_end = (b->short_rank - w->rank + 1) * b->block_size - b->missing;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t place = ids[i] >= short_end ? ids[i] + b->missing : ids[i];
+        ids[i] = order[place / b->block_size] * b->block_size + place % b->block_size;
+    }
+}
+
+static void block_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
+{
+    uint64_t count = zr_sampler_batch_count(s), steps = s->length / count;
+    uint64_t position = step % steps * count;
+    struct blocks b;
+    blocks_init(&b, s, step / steps);
+    while (count) {
+        struct window w = window_of(&b, position);
+        uint64_t skip = position - w.start, n = min_u64(count, w.nrecords - skip);
+        zri_permute_run(w.nrecords, stream(b.key, 1 + w.rank / b.interleave), skip, n, 0, ids);
+        place_in_blocks(&b, &w, n, ids);
+        position += n;
+        ids += n;
+        count -= n;
+    }
 }
 
 void zr_sampler_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
@@ -191,6 +146,8 @@ void zr_sampler_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids)
         sequential_batch(s, step, ids);
     else if (s->mode == ZR_IID)
         iid_batch(s, step, ids);
-    else
+    else if (s->mode == ZR_CYCLIC)
         cyclic_batch(s, step, ids);
+    else
+        block_batch(s, step, ids);
 }

@@ -364,26 +364,62 @@ ZR_API int zr_verify(struct zr_reader *r, zr_finding_fn finding, zr_progress_fn 
 
 /* ---------------------------------------------------------------- sampler
  * Pure functions of (length, batch_size, mode, seed, step), the same on every
- * machine and for ever. */
+ * machine and for ever.  Constant memory; any number of threads. */
 
 enum zr_sampler_mode {
     ZR_SEQUENTIAL = 0, /* in order, wrapping round: always batch_size ids */
     ZR_IID = 1,        /* uniform with replacement, unbiased (Lemire 2019) */
-    ZR_CYCLIC = 2      /* a fresh permutation each cycle, its remainder dropped */
+    ZR_CYCLIC = 2,     /* a fresh permutation each cycle, its remainder dropped */
+    ZR_BLOCK = 3       /* the same, by blocks of neighbouring records (below) */
 };
+/* BLOCK: 0..length-1 is cut into blocks of block_size; each cycle puts the blocks into
+ * a fresh order and takes `interleave` of them at a time as a window, whose records it
+ * permutes as one.  So whoever keeps interleave blocks in memory reads each block once a
+ * cycle, and a batch mixes records of that many blocks. */
 struct zr_sampler {
-    uint64_t length;     /* 1.. */
+    uint64_t length;     /* 1.. ; BLOCK: at most 2^62 */
     uint64_t batch_size; /* 1.. */
     uint64_t seed;
     int mode;
+    unsigned interleave; /* BLOCK: 1..256 blocks a window; 0: 1 */
+    uint64_t block_size; /* BLOCK: records a block, the last may have fewer; 0: 1024 */
 };
-/* How many ids every step gives: batch_size, or length in ZR_CYCLIC when that is
- * smaller.  0 when the sampler is not valid. */
+/* How many ids every step gives: batch_size, or length in ZR_CYCLIC and ZR_BLOCK when
+ * that is smaller.  0 when the sampler is not valid. */
 ZR_API uint64_t zr_sampler_batch_count(const struct zr_sampler *s);
-/* Writes the ids of one step (0-based). */
+/* Writes the ids of one step (0-based); nothing when the sampler is not valid. */
 ZR_API void zr_sampler_batch(const struct zr_sampler *s, uint64_t step, uint64_t *ids);
-/* Position i of the permutation of 0..length-1 for (seed, cycle). */
+/* The order of ZR_CYCLIC: the id at position i of the permutation of 0..length-1 for
+ * (seed, cycle), and the position of an id.  Constant time.  ZR_NO_RECORD outside. */
 ZR_API uint64_t zr_permute(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t i);
+ZR_API uint64_t zr_permute_inverse(uint64_t length, uint64_t seed, uint64_t cycle, uint64_t id);
+
+/* ---------------------------------------------------------------- block shuffle
+ * The order of the celeres-dl package: blocks of neighbouring records in shuffled
+ * order, and the records inside each block in shuffled order.  Constant memory; pure
+ * functions, any number of threads. */
+
+#define ZR_ROUNDS_MAX 255
+
+struct zr_block_shuffle {
+    uint64_t length;
+    uint64_t block_size; /* 0: 1 */
+    uint64_t seed;       /* of the epoch: zr_feistel_hash(base seed, epoch) */
+    unsigned rounds;     /* of the Feistel networks, at most ZR_ROUNDS_MAX; celeres-dl: 6 */
+};
+/* count ids from position first of the epoch on; ZR_NO_RECORD when the range leaves
+ * 0..length-1. */
+ZR_API void zr_block_shuffle_ids(const struct zr_block_shuffle *s, uint64_t first, uint64_t count,
+                                 uint64_t *ids);
+/* The position of an id in the epoch; ZR_NO_RECORD outside. */
+ZR_API uint64_t zr_block_shuffle_position(const struct zr_block_shuffle *s, uint64_t id);
+/* SplitMix64's finaliser over key ^ data, plus its increment (Steele, Lea, Flood 2014). */
+ZR_API uint64_t zr_feistel_hash(uint64_t key, uint64_t data);
+/* One balanced network with cycle walking (Black, Rogaway 2002): the images of positions
+ * first..first+count-1 of 0..length-1, and the position of an image. */
+ZR_API void zr_feistel_permute(uint64_t key, uint64_t length, unsigned rounds, uint64_t first,
+                               uint64_t count, uint64_t *ids);
+ZR_API uint64_t zr_feistel_inverse(uint64_t key, uint64_t length, unsigned rounds, uint64_t id);
 
 /* ---------------------------------------------------------------- feed
  * Batches of several stores at the same ids, gathered ahead by a thread of its

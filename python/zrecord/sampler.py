@@ -19,6 +19,8 @@ class Mode(enum.IntEnum):
     """Uniformly at random with replacement."""
     CYCLIC = 2
     """Each cycle a fresh permutation, whose remainder below a batch is dropped."""
+    BLOCK = 3
+    """As CYCLIC, but block after block of neighbouring records."""
 
 
 class Sampler(_core.Sampler):
@@ -33,6 +35,11 @@ class Sampler(_core.Sampler):
     mode : Mode or int
     seed : int
         In 0..2**64-1.
+    block_size : int
+        BLOCK: neighbouring records a block.
+    interleave : int
+        BLOCK: how many blocks, 1..256, are permuted as one.  A batch mixes records of so many, and
+        whoever keeps so many in memory reads each block once a cycle.
 
     Notes
     -----
@@ -44,4 +51,8 @@ class Sampler(_core.Sampler):
 
     def __repr__(self) -> str:
         mode = Mode(self.mode).name
-        return f"Sampler({self.length}, {self.batch_size}, Mode.{mode}, seed={self.seed}, step={self.step})"
+        blocks = f", block_size={self.block_size}, interleave={self.interleave}"
+        return (
+            f"Sampler({self.length}, {self.batch_size}, Mode.{mode}, seed={self.seed}"
+            f"{blocks if self.mode == Mode.BLOCK else ''}, step={self.step})"
+        )

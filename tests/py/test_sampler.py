@@ -117,7 +117,8 @@ def test_pickle_and_copy_keep_the_position():
         ((2**64, 1, 0), ValueError),
         ((10, 0, 0), ValueError),
         ((10, -5, 0), ValueError),
-        ((10, 1, 3), ValueError),
+        ((10, 1, 4), ValueError),
+        ((2**62 + 1, 1, 3), ValueError),
         ((10, 1, -1), ValueError),
         ((10, 1, 2**40), ValueError),
         ((10, 1, 0, -1), ValueError),
@@ -135,6 +136,24 @@ def test_pickle_and_copy_keep_the_position():
 def test_refused_arguments(arguments, error):
     with pytest.raises(error):
         Sampler(*arguments)
+
+
+@pytest.mark.parametrize(
+    "keywords, error",
+    [
+        ({"interleave": 0}, ValueError),
+        ({"interleave": 257}, ValueError),
+        ({"interleave": 2**32 + 1}, ValueError),
+        ({"block_size": 0}, ValueError),
+        ({"block_size": -1}, ValueError),
+        ({"block_size": 1.5}, TypeError),
+        ({"blocks": 1}, TypeError),
+    ],
+    ids=repr,
+)
+def test_refused_blocks(keywords, error):
+    with pytest.raises(error):
+        Sampler(10, 1, Mode.BLOCK, **keywords)
 
 
 @pytest.mark.parametrize(
@@ -169,3 +188,68 @@ def test_two_threads_on_one_sampler_get_an_error_or_a_whole_batch():
     [t.join() for t in threads]
     assert set(outcomes) <= {1 << 16, "the sampler is in use by another thread"}
     assert sampler.step == outcomes.count(1 << 16)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_sample_gives_any_step_and_moves_nothing(mode):
+    sampler = Sampler(1000, 32, mode, seed=9, block_size=10, interleave=3)
+    steps = draws(sampler, 50)
+    for step in (0, 49, 7):
+        ids = sampler.sample(step)
+        assert ids.dtype == np.uint64 and np.array_equal(ids, steps[step])
+        assert not np.shares_memory(ids, sampler.sample(step))
+    assert sampler.step == 50
+
+
+def test_sample_is_for_any_number_of_threads():
+    sampler, wrong = Sampler(10**6, 4096, Mode.CYCLIC), []
+    expected = [sampler.sample(step) for step in range(20)]
+
+    def draw():
+        for _ in range(10):
+            for step in range(20):
+                if not np.array_equal(sampler.sample(step), expected[step]):
+                    wrong.append(step)
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 999, 1000, 1001, 5000])
+@pytest.mark.parametrize("interleave", [1, 3, 256])
+def test_block_gives_each_record_once_a_cycle_window_by_window(length, interleave):
+    sampler = Sampler(length, length, Mode.BLOCK, 7, block_size=100, interleave=interleave)
+    for cycle in range(3):
+        ids = sampler.sample(cycle)
+        assert np.array_equal(np.sort(ids), np.arange(length))
+        assert most_open_at_once(ids // 100) <= interleave
+
+
+def most_open_at_once(blocks):
+    """How many blocks must be kept so that none is read twice."""
+    first = {block: i for i, block in reversed(list(enumerate(blocks.tolist())))}
+    last = {block: i for i, block in enumerate(blocks.tolist())}
+    change = np.zeros(len(blocks) + 1, int)
+    np.add.at(change, list(first.values()), 1)
+    np.add.at(change, [i + 1 for i in last.values()], -1)
+    return change.cumsum().max()
+
+
+def test_interleaved_blocks_are_mixed_in_every_batch():
+    one = Sampler(100_000, 256, Mode.BLOCK, block_size=1000, interleave=1)
+    many = Sampler(100_000, 256, Mode.BLOCK, block_size=1000, interleave=16)
+    assert len(set(one.sample(5) // 1000)) <= 2
+    assert len(set(many.sample(5) // 1000)) == 16
+
+
+def test_pickle_keeps_the_blocks():
+    sampler = Sampler(1000, 10, Mode.BLOCK, 5, block_size=30, interleave=4)
+    sampler.seek(7)
+    twin = pickle.loads(pickle.dumps(sampler))
+    assert (twin.block_size, twin.interleave, twin.step) == (30, 4, 7)
+    assert np.array_equal(twin.next(), sampler.next())
+    assert repr(twin) == (
+        "Sampler(1000, 10, Mode.BLOCK, seed=5, block_size=30, interleave=4, step=8)"
+    )

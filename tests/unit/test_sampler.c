@@ -14,7 +14,7 @@ static const struct {
 } goldens[] = {
 #define G(length, batch, seed, mode, step, ...)                                                    \
     {                                                                                              \
-        {length, batch, seed, mode}, step,                                                         \
+        {length, batch, seed, mode, 0, 0}, step,                                                   \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \
@@ -37,6 +37,20 @@ static const struct {
       8573669301788331263),
     G(UINT64_MAX, 4, UINT64_MAX, ZR_CYCLIC, 12345678901234, 5998533747746430018,
       6473637816879477293, 11995877008870837382u, 10562240753752859526u),
+#define B(length, seed, interleave, block_size, step, ...)                                         \
+    {                                                                                              \
+        {length, 4, seed, ZR_BLOCK, interleave, block_size}, step,                                 \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+    B(10, 42, 1, 3, 1, 1, 2, 8, 6),
+    B(1000000, 42, 0, 0, 250000, 581551, 581392, 581001, 581235),
+    B(1000000, 42, 8, 1000, 123456, 192393, 152865, 158527, 215089),
+    B(POW(40), 3, 256, POW(20), 9, 106026366902, 413162947249, 713741476, 974381987086),
+    B(POW(62), 3, 2, 0, 77, 1693592223541882685, 1693592223541882768, 2216895997367025034,
+      2216895997367025611),
+#undef B
 #undef G
 };
 
@@ -54,7 +68,7 @@ END_TEST
 static void check_bijection(uint64_t length, uint64_t seed, uint64_t cycle)
 {
     uint8_t *seen = calloc(length, 1);
-    struct zr_sampler s = {length, length, seed, ZR_CYCLIC};
+    struct zr_sampler s = {length, length, seed, ZR_CYCLIC, 0, 0};
     uint64_t *ids = malloc(length * sizeof *ids);
     zr_sampler_batch(&s, cycle, ids);
     for (uint64_t i = 0; i < length; i++)
@@ -120,7 +134,7 @@ END_TEST
 START_TEST(a_cycle_drops_its_remainder)
 {
     enum { LENGTH = 1003, BATCH = 10, STEPS = LENGTH / BATCH };
-    struct zr_sampler s = {LENGTH, BATCH, 5, ZR_CYCLIC};
+    struct zr_sampler s = {LENGTH, BATCH, 5, ZR_CYCLIC, 0, 0};
     for (uint64_t cycle = 0; cycle < 3; cycle++) {
         uint8_t seen[LENGTH] = {0};
         unsigned count = 0;
@@ -169,7 +183,7 @@ END_TEST
 
 START_TEST(a_batch_larger_than_the_store)
 {
-    struct zr_sampler s = {5, 12, 1, ZR_CYCLIC};
+    struct zr_sampler s = {5, 12, 1, ZR_CYCLIC, 0, 0};
     uint64_t ids[12];
     ck_assert_uint_eq(zr_sampler_batch_count(&s), 5);
     memset(ids, 0xff, sizeof ids);
@@ -189,7 +203,7 @@ END_TEST
 
 START_TEST(sequential_wraps_without_a_gap)
 {
-    struct zr_sampler s = {7, 3, 0, ZR_SEQUENTIAL};
+    struct zr_sampler s = {7, 3, 0, ZR_SEQUENTIAL, 0, 0};
     uint64_t ids[3], expected = 0;
     for (uint64_t step = 0; step < 50; step++) {
         zr_sampler_batch(&s, step, ids);
@@ -206,8 +220,8 @@ END_TEST
 /* A batch of 2n is two batches of n: seeking costs and changes nothing. */
 START_TEST(batches_join_seamlessly_in_every_mode)
 {
-    for (int mode = ZR_SEQUENTIAL; mode <= ZR_CYCLIC; mode++) {
-        struct zr_sampler small = {1000, 50, 9, mode}, large = {1000, 100, 9, mode};
+    for (int mode = ZR_SEQUENTIAL; mode <= ZR_BLOCK; mode++) {
+        struct zr_sampler small = {1000, 50, 9, mode, 7, 30}, large = {1000, 100, 9, mode, 7, 30};
         for (uint64_t step = 0; step < 30; step++) {
             uint64_t a[100], b[100];
             zr_sampler_batch(&small, 2 * step, a);
@@ -219,10 +233,74 @@ START_TEST(batches_join_seamlessly_in_every_mode)
 }
 END_TEST
 
+/* Every record once, and never more than `interleave` blocks begun and not ended. */
+static void check_blocks(uint64_t length, uint64_t block_size, unsigned interleave)
+{
+    struct zr_sampler s = {length, length, 5, ZR_BLOCK, interleave, block_size};
+    uint64_t block_count = (length - 1) / block_size + 1, open = 0;
+    uint64_t *ids = malloc(length * sizeof *ids), *left = malloc(block_count * sizeof *left);
+    uint8_t *seen = calloc(length, 1);
+    for (uint64_t b = 0; b < block_count; b++)
+        left[b] = b + 1 < block_count ? block_size : length - b * block_size;
+    zr_sampler_batch(&s, length % 7, ids);
+    for (uint64_t i = 0; i < length; i++) {
+        ck_assert_uint_lt(ids[i], length);
+        ck_assert_msg(!seen[ids[i]]++, "length %" PRIu64 ", blocks of %" PRIu64 ", %u: id %" PRIu64,
+                      length, block_size, interleave, ids[i]);
+        uint64_t b = ids[i] / block_size, last = b + 1 == block_count;
+        uint64_t whole = last ? length - b * block_size : block_size;
+        open += left[b] == whole;
+        ck_assert_uint_le(open, interleave);
+        open -= --left[b] == 0;
+    }
+    free(ids);
+    free(left);
+    free(seen);
+}
+
+START_TEST(every_small_length_in_blocks_gives_permutations)
+{
+    for (uint64_t length = 1; length <= 80; length++)
+        for (uint64_t size = 1; size <= length + 2; size++)
+            for (unsigned interleave = 1; interleave <= 9; interleave += 2)
+                check_blocks(length, size < length ? size : length, interleave);
+}
+END_TEST
+
+START_TEST(larger_lengths_in_blocks_give_permutations)
+{
+    static const uint64_t lengths[] = {1000, 4096, 10001, 65537};
+    for (size_t k = 0; k < COUNT(lengths); k++)
+        for (uint64_t size = 1; size < lengths[k]; size = size * 5 + 1)
+            for (unsigned interleave = 1; interleave <= 256; interleave *= 4)
+                check_blocks(lengths[k], size, interleave);
+}
+END_TEST
+
+START_TEST(positions_have_their_inverse)
+{
+    static const uint64_t lengths[] = {1,   2,       3,           255,         256,
+                                       257, 1000003, POW(40) + 7, POW(63) + 1, UINT64_MAX};
+    for (size_t k = 0; k < COUNT(lengths); k++)
+        for (uint64_t i = 0; i < 300 && i < lengths[k]; i++) {
+            uint64_t n = lengths[k], position = n / 300 * i + (n < 300 ? i : 0);
+            uint64_t id = zr_permute(n, 42, k, position);
+            ck_assert_uint_eq(zr_permute_inverse(n, 42, k, id), position);
+        }
+    ck_assert_uint_eq(zr_permute_inverse(10, 1, 1, 10), ZR_NO_RECORD);
+    ck_assert_uint_eq(zr_permute_inverse(0, 1, 1, 0), ZR_NO_RECORD);
+}
+END_TEST
+
 START_TEST(samplers_that_are_not_valid_write_nothing)
 {
-    static const struct zr_sampler bad[] = {
-        {0, 4, 1, ZR_IID}, {4, 0, 1, ZR_IID}, {4, 4, 1, 3}, {4, 4, 1, -1}, {0, 0, 0, ZR_CYCLIC}};
+    static const struct zr_sampler bad[] = {{0, 4, 1, ZR_IID, 0, 0},
+                                            {4, 0, 1, ZR_IID, 0, 0},
+                                            {4, 4, 1, 4, 0, 0},
+                                            {4, 4, 1, -1, 0, 0},
+                                            {0, 0, 0, ZR_CYCLIC, 0, 0},
+                                            {4, 4, 1, ZR_BLOCK, 257, 1},
+                                            {POW(62) + 1, 4, 1, ZR_BLOCK, 1, 1}};
     for (size_t i = 0; i < COUNT(bad); i++) {
         uint64_t ids[4] = {77, 77, 77, 77};
         ck_assert_uint_eq(zr_sampler_batch_count(&bad[i]), 0);
@@ -254,7 +332,7 @@ START_TEST(iid_draws_are_uniform_for_awkward_lengths)
     static uint64_t ids[BATCH];
     for (size_t k = 0; k < COUNT(lengths); k++) {
         uint64_t counts[BINS] = {0};
-        struct zr_sampler s = {lengths[k], BATCH, 42, ZR_IID};
+        struct zr_sampler s = {lengths[k], BATCH, 42, ZR_IID, 0, 0};
         zr_sampler_batch(&s, k, ids);
         for (size_t i = 0; i < BATCH; i++)
             counts[ids[i] / (lengths[k] / BINS)]++;
@@ -267,7 +345,7 @@ START_TEST(successive_iid_draws_are_independent)
 {
     enum { SIDE = 32, BATCH = SIDE * SIDE * 200 };
     static uint64_t ids[BATCH + 1], counts[SIDE * SIDE];
-    struct zr_sampler s = {SIDE, BATCH + 1, 3, ZR_IID};
+    struct zr_sampler s = {SIDE, BATCH + 1, 3, ZR_IID, 0, 0};
     zr_sampler_batch(&s, 0, ids);
     for (size_t i = 0; i < BATCH; i++)
         counts[ids[i] * SIDE + ids[i + 1]]++;
@@ -332,7 +410,7 @@ START_TEST(serial_correlation_of_a_cycle_is_nil)
 {
     enum { N = 100000 };
     static uint64_t ids[N];
-    struct zr_sampler s = {N, N, 42, ZR_CYCLIC};
+    struct zr_sampler s = {N, N, 42, ZR_CYCLIC, 0, 0};
     zr_sampler_batch(&s, 0, ids);
     for (size_t lag = 1; lag <= 64; lag *= 2) {
         double sum = 0, mean = (N - 1) / 2.0, variance = ((double)N * N - 1) / 12;
@@ -341,6 +419,54 @@ START_TEST(serial_correlation_of_a_cycle_is_nil)
         double r = sum / (double)(N - lag) / variance;
         ck_assert_msg(r < 5 / 316.0 && r > -5 / 316.0, "lag %zu: %.4f", lag, r);
     }
+}
+END_TEST
+
+/* Where ids land in BLOCK, over many cycles, and in blocks that are mixed. */
+START_TEST(every_position_gets_every_id_equally_often_in_blocks)
+{
+    /* In whole blocks: a short one is as likely at each place, its few records more so. */
+    static const struct zr_sampler samplers[] = {{64, 1, 11, ZR_BLOCK, 1, 8},
+                                                 {64, 1, 11, ZR_BLOCK, 3, 8},
+                                                 {300, 1, 12, ZR_BLOCK, 1, 20},
+                                                 {600, 1, 13, ZR_BLOCK, 2, 300}};
+    for (size_t k = 0; k < COUNT(samplers); k++) {
+        const struct zr_sampler *s = &samplers[k];
+        for (uint64_t where = 0; where < 3; where++) {
+            static uint64_t counts[600];
+            uint64_t position = where * (s->length - 1) / 2;
+            memset(counts, 0, sizeof counts);
+            for (uint64_t cycle = 0, id; cycle < 40 * s->length; cycle++) {
+                zr_sampler_batch(s, cycle * s->length + position, &id);
+                counts[id]++;
+            }
+            check_uniform(counts, s->length, 40, "positions in blocks");
+        }
+    }
+}
+END_TEST
+
+START_TEST(cycles_of_blocks_differ)
+{
+    enum { N = 1000 };
+    uint64_t a[N], b[N], same_block_order = 0;
+    struct zr_sampler s = {N, N, 1, ZR_BLOCK, 1, 10}, other = s;
+    other.seed = 2;
+    for (uint64_t cycle = 0; cycle < 20; cycle++) {
+        uint64_t same = 0, same_seed = 0;
+        zr_sampler_batch(&s, cycle, a);
+        zr_sampler_batch(&s, cycle + 1, b);
+        for (size_t i = 0; i < N; i++) {
+            same += a[i] == b[i];
+            same_block_order += i % 10 == 0 && a[i] / 10 == b[i] / 10;
+        }
+        zr_sampler_batch(&other, cycle, b);
+        for (size_t i = 0; i < N; i++)
+            same_seed += a[i] == b[i];
+        ck_assert_uint_lt(same, 20);
+        ck_assert_uint_lt(same_seed, 20);
+    }
+    ck_assert_uint_lt(same_block_order, 60); /* 20 are expected of 2000 */
 }
 END_TEST
 
@@ -358,6 +484,11 @@ int main(void)
         a_batch_larger_than_the_store,
         sequential_wraps_without_a_gap,
         batches_join_seamlessly_in_every_mode,
+        every_small_length_in_blocks_gives_permutations,
+        larger_lengths_in_blocks_give_permutations,
+        positions_have_their_inverse,
+        every_position_gets_every_id_equally_often_in_blocks,
+        cycles_of_blocks_differ,
         samplers_that_are_not_valid_write_nothing,
         iid_draws_are_uniform_for_awkward_lengths,
         successive_iid_draws_are_independent,
