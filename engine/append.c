@@ -72,7 +72,7 @@ static void note_record(const struct slab *s, uint64_t i, const void *logical, u
     bool ragged = zri_writer_is_ragged(s->w);
     if (!s->sides)
         return;
-    row.sum = zri_checksum(logical, nbytes);
+    row.sum = zri_record_sum(logical, nbytes);
     if (s->items) {
         row.ndim = (uint8_t)s->items[i].ndim;
         row.npy_header_nbytes = (uint16_t)zri_npy_header_nbytes(

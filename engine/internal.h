@@ -144,8 +144,9 @@ bool zri_dict_is_sound(const void *dict, size_t dict_nbytes);
 const char *zri_decoder_mismatch(const struct zri_decoder *d, const void *src, size_t phys_nbytes);
 
 struct zri_encoder; /* shared by threads */
-struct zri_encoder *zri_encoder_new(int codec, int level, int tune, const void *dict,
-                                    size_t dict_nbytes);
+/* dtype: of the records, a hint for the default tune; "" when not known. */
+struct zri_encoder *zri_encoder_new(int codec, int level, int tune, const char *dtype,
+                                    const void *dict, size_t dict_nbytes);
 void zri_encoder_free(struct zri_encoder *e);
 /* Levels that zstd has; 0 is not one of them here. */
 int zri_level_min(void);
@@ -167,12 +168,15 @@ size_t zri_npy_header_nbytes(const char *dtype, uint32_t ndim, const uint64_t *s
 /* ---------------------------------------------------------------- sidecar.c */
 
 struct zri_side_row {
-    uint64_t sum;               /* XXH3-64 of the logical bytes */
-    uint16_t npy_header_nbytes; /* Ragged; 0: not known */
-    uint8_t ndim;               /* Ragged */
+    uint32_t sum;               /* zri_record_sum */
+    uint16_t npy_header_nbytes; /* Ragged; 0: this and ndim are not known */
+    uint8_t ndim;
 };
 
+/* XXH3-64. */
 uint64_t zri_checksum(const void *bytes, size_t nbytes);
+/* Its low half, over a record's logical bytes. */
+uint32_t zri_record_sum(const void *logical, size_t nbytes);
 /* What tells one store from another: the first page and entries sampled over the
  * table (16 B each, as on disk). */
 uint64_t zri_identity(const uint8_t *page, const uint8_t *entries, size_t entry_count);
@@ -187,6 +191,8 @@ struct zri_sidecar {
     uint64_t dict_sum;
     bool ragged;
 };
+/* Rows tell only of .npy headers up to this. */
+#define ZRI_SIDE_NPY_MAX_NBYTES 192
 void zri_sidecar_encode(const struct zri_sidecar *s, uint8_t *header);
 /* NULL, or why it is not a sidecar. */
 const char *zri_sidecar_decode(struct zri_sidecar *s, const uint8_t *header, uint64_t file_nbytes);

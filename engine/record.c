@@ -59,7 +59,7 @@ int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_en
     }
     struct zri_side_row row;
     if (r->check_sums && zri_reader_side_row(r, id, &row) &&
-        row.sum != zri_checksum(dst, entry->logic_nbytes))
+        row.sum != zri_record_sum(dst, entry->logic_nbytes))
         return zri_record_damaged(r, id, entry->off, ZR_E_CHECKSUM,
                                   "decoded bytes differ from the checksum", err);
     return ZR_OK;
@@ -180,7 +180,7 @@ static bool side_overhead(const struct zr_reader *r, uint64_t id, const struct z
     uint64_t prefix = 8 * ((uint64_t)row.ndim + 1);
     if (row.ndim > ZR_MAX_NDIM || prefix >= entry->logic_nbytes ||
         (entry->logic_nbytes - prefix) % r->schema.itemsize || !row.npy_header_nbytes ||
-        row.npy_header_nbytes % 64 || row.npy_header_nbytes > ZR_NPY_MAX_HEADER_NBYTES)
+        row.npy_header_nbytes > ZR_NPY_MAX_HEADER_NBYTES)
         return false;
     *ndim = row.ndim;
     *header_nbytes = row.npy_header_nbytes;

@@ -12,13 +12,21 @@
 #include "internal.h"
 
 static const char magic[8] = "zr-side";
-#define SIDE_VERSION 1
-#define DENSE_ROW_NBYTES 8
-#define RAGGED_ROW_NBYTES 16
+#define SIDE_VERSION 2
+#define DENSE_ROW_NBYTES 4
+#define RAGGED_ROW_NBYTES 5
+/* Rank and .npy header length in one byte, see FORMAT.md; the rest is not known. */
+#define NPY_UNIT_NBYTES 64
+#define NPY_MAX_UNITS (ZRI_SIDE_NPY_MAX_NBYTES / NPY_UNIT_NBYTES)
 
 uint64_t zri_checksum(const void *bytes, size_t nbytes)
 {
     return XXH3_64bits(bytes, nbytes);
+}
+
+uint32_t zri_record_sum(const void *logical, size_t nbytes)
+{
+    return (uint32_t)XXH3_64bits(logical, nbytes);
 }
 
 uint64_t zri_identity(const uint8_t *page, const uint8_t *entries, size_t entry_count)
@@ -88,17 +96,24 @@ const char *zri_sidecar_decode(struct zri_sidecar *s, const uint8_t *header, uin
 
 void zri_side_row_encode(const struct zri_side_row *row, bool ragged, uint8_t *bytes)
 {
-    put64(bytes, row->sum);
-    if (ragged)
-        put64(bytes + 8, row->npy_header_nbytes | (uint64_t)row->ndim << 16);
+    uint32_t sum = htole32(row->sum);
+    memcpy(bytes, &sum, sizeof sum);
+    if (ragged) {
+        unsigned units = row->npy_header_nbytes / NPY_UNIT_NBYTES;
+        bytes[4] = units < 1 || units > NPY_MAX_UNITS
+                       ? 0
+                       : (uint8_t)(NPY_MAX_UNITS * row->ndim + units);
+    }
 }
 
 void zri_side_row_decode(struct zri_side_row *row, bool ragged, const uint8_t *bytes)
 {
-    *row = (struct zri_side_row){.sum = get64(bytes)};
-    if (ragged) {
-        uint64_t v = get64(bytes + 8);
-        row->npy_header_nbytes = (uint16_t)v;
-        row->ndim = (uint8_t)(v >> 16);
+    uint32_t sum;
+    memcpy(&sum, bytes, sizeof sum);
+    *row = (struct zri_side_row){.sum = le32toh(sum)};
+    if (ragged && bytes[4]) {
+        row->npy_header_nbytes =
+            (uint16_t)(((bytes[4] - 1) % NPY_MAX_UNITS + 1) * NPY_UNIT_NBYTES);
+        row->ndim = (uint8_t)((bytes[4] - 1) / NPY_MAX_UNITS);
     }
 }

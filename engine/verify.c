@@ -59,14 +59,16 @@ static int check_side_row(const struct zr_reader *r, uint64_t id, const struct z
     struct zr_record_view view;
     if (!zri_reader_side_row(r, id, &row))
         return ZR_OK;
-    if (row.sum != zri_checksum(record, entry->logic_nbytes))
+    if (row.sum != zri_record_sum(record, entry->logic_nbytes))
         return zri_record_damaged(r, id, entry->off, ZR_E_CHECKSUM,
                                   "decoded bytes differ from the checksum", err);
     if (r->schema.geometry == ZR_DENSE)
         return ZR_OK;
     zr_record_split(record, entry->logic_nbytes, &view);
-    if (row.ndim == view.ndim &&
-        row.npy_header_nbytes == zri_npy_header_nbytes(r->schema.dtype, view.ndim, view.shape))
+    size_t header_nbytes = zri_npy_header_nbytes(r->schema.dtype, view.ndim, view.shape);
+    if (header_nbytes > ZRI_SIDE_NPY_MAX_NBYTES
+            ? row.npy_header_nbytes == 0
+            : row.npy_header_nbytes == header_nbytes && row.ndim == view.ndim)
         return ZR_OK;
     return zri_fail_record(err, ZR_E_CORRUPT, id, ZRI_NO_OFFSET,
                            "%s/%s: record %" PRIu64 ": its row tells of another shape", r->path,

@@ -194,7 +194,7 @@ static int make_encoder(struct zr_writer *w, const struct zr_writer_options *o,
     w->header.codec = (uint8_t)o->codec;
     if (o->codec == ZR_RAW)
         return ZR_OK;
-    w->encoder = zri_encoder_new(o->codec, o->level, o->tune, o->dict, o->dict_nbytes);
+    w->encoder = zri_encoder_new(o->codec, o->level, o->tune, o->dtype, o->dict, o->dict_nbytes);
     if (w->encoder)
         return ZR_OK;
     if (o->dict && !zri_dict_is_sound(o->dict, o->dict_nbytes))

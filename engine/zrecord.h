@@ -160,7 +160,7 @@ struct zr_writer_options {
     const uint64_t *item_shape; /* Dense: ndim dims */
     const void *dict;           /* ZR_ZSTD_DICT: the dictionary; copied */
     size_t dict_nbytes;
-    int level;       /* zstd level; 0: by tune, 3 (zstd) or 19 (dict) */
+    int level;       /* as zstd has them; 0: chosen by tune for the codec */
     int tune;        /* enum zr_tune */
     int durability;  /* enum zr_durability: fsync on close or not */
     bool no_sidecar; /* leave out checksums and ranks */

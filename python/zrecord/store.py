@@ -218,7 +218,7 @@ class Dense(_Store, _core.Dense):
         dict_bytes : bytes-like, optional
             From :func:`train_dict`; exactly with ``'zstd_dict'``.
         level : int, optional
-            zstd level; by default as `tune` says, else 3, with a dictionary 19.
+            zstd level; by default parameters of zrecord's own, as `tune` says.
         tune : {None, 'default', 'read', 'write'}
             What the compression is chosen for.
         durability : {'fsync', 'none'}

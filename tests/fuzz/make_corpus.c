@@ -257,8 +257,8 @@ static void hostile_headers(void)
     CASE("ragged-entry-logic-2gib", put32(&p.table, 12, 1u << 31));
     CASE("ragged-entry-logic-8", put32(&p.table, 12, 8));
     CASE("ragged-entry-logic-over", put32(&p.table, 12, UINT32_MAX));
-    CASE("ragged-side-rank-wrong", p.side.b[64 + 10] = 63);
-    CASE("ragged-side-header-wrong", p.side.b[64 + 8] = 0xff; p.side.b[64 + 9] = 0xff);
+    CASE("ragged-side-rank-wrong", p.side.b[64 + 4] = 3 * 63 + 2);
+    CASE("ragged-side-header-wrong", p.side.b[64 + 4] = 0xff);
     make_ragged(&base, ZR_RAW, true);
     CASE("ragged-rank-huge", put64(&p.data, 0, UINT64_MAX));
     CASE("ragged-rank-65", put64(&p.data, 0, 65));

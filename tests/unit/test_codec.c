@@ -16,7 +16,7 @@ static uint8_t logical[100000], stored[CAPACITY], decoded[100000];
 static size_t encode_with(int codec, int level, int tune, size_t nbytes)
 {
     const char *why = NULL;
-    struct zri_encoder *e = zri_encoder_new(codec, level, tune, dict, dict_nbytes);
+    struct zri_encoder *e = zri_encoder_new(codec, level, tune, "<i4", dict, dict_nbytes);
     struct zri_encoder_context *c = zri_encoder_take(e);
     ck_assert_uint_le(zri_encode_bound(e, nbytes), CAPACITY);
     size_t n = zri_encode(c, stored, zri_encode_bound(e, nbytes), logical, nbytes, &why);
@@ -76,6 +76,32 @@ START_TEST(every_tune_and_extreme_level_decodes)
                 ck_assert_mem_eq(decoded, logical, 4096);
             }
         zri_decoder_free(d);
+    }
+}
+END_TEST
+
+/* Token ids as in text: few common ones, many rare ones, phrases that come again. */
+static void fill_tokens(size_t nbytes)
+{
+    uint64_t x = 88172645463325252u;
+    for (size_t i = 0; i + 12 <= nbytes; i += 4) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        uint32_t id = (uint32_t)(x >> 40) >> (x % 19);
+        memcpy(logical + i, &id, 4);
+        if (i >= 256 && x % 7 == 0) {
+            memcpy(logical + i, logical + i - 16 * (1 + x % 15), 12);
+            i += 8;
+        }
+    }
+}
+
+START_TEST(the_default_packs_no_worse_than_plain_level_3)
+{
+    static const size_t lengths[] = {600, 2048, 16384, 16388, 98304};
+    fill_tokens(sizeof logical);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        size_t plain = encode_with(ZR_ZSTD, 3, ZR_TUNE_DEFAULT, lengths[i]);
+        ck_assert_uint_le(encode_with(ZR_ZSTD, 0, ZR_TUNE_DEFAULT, lengths[i]), plain);
     }
 }
 END_TEST
@@ -239,13 +265,13 @@ START_TEST(a_broken_dictionary_is_refused)
 {
     prepare();
     ck_assert_ptr_null(zri_decoder_new(ZR_ZSTD_DICT, dict, 40));
-    ck_assert_ptr_null(zri_encoder_new(ZR_ZSTD_DICT, 0, 0, dict, 40));
+    ck_assert_ptr_null(zri_encoder_new(ZR_ZSTD_DICT, 0, 0, "", dict, 40));
 }
 END_TEST
 
 START_TEST(contexts_are_used_again)
 {
-    struct zri_encoder *e = zri_encoder_new(ZR_ZSTD, 0, 0, NULL, 0);
+    struct zri_encoder *e = zri_encoder_new(ZR_ZSTD, 0, 0, "", NULL, 0);
     struct zri_encoder_context *a = zri_encoder_take(e), *b = zri_encoder_take(e);
     ck_assert_ptr_ne(a, b);
     zri_encoder_give(e, a);
@@ -317,6 +343,7 @@ int main(void)
     const TTest *const tests[] = {
         records_decode_to_what_they_were,
         every_tune_and_extreme_level_decodes,
+        the_default_packs_no_worse_than_plain_level_3,
         raw_is_the_bytes_and_of_the_same_length,
         a_frame_of_another_length_than_the_table_says_is_refused,
         a_frame_without_content_size_must_still_have_the_length,

@@ -119,7 +119,7 @@ START_TEST(a_rank_that_the_sidecar_has_wrong_is_noticed)
     struct packed p;
     make_store(at("s"), ZR_RAGGED, ZR_ZSTD, COUNT_RECORDS);
     for (uint64_t id = 0; id < COUNT_RECORDS; id++)
-        patch(at("s/side.zr"), 64 + id * 16 + 10, id % 4 ? "\0" : "\1", 1);
+        patch(at("s/side.zr"), 64 + id * 5 + 4, id % 4 ? "\2" : "\5", 1);
     struct zr_reader *r = open_store(at("s"));
     choose(&p, 1);
     expect_error(gather_packed(r, &p, &err), ZR_E_CORRUPT, "record");

@@ -82,7 +82,7 @@ START_TEST(files_end_where_their_records_end)
         struct zr_reader *r = open_store(at("s%d", codec));
         ck_assert_uint_eq(file_nbytes(at("s%d/data.zr", codec)), r->header.tail_off);
         ck_assert_uint_eq(file_nbytes(at("s%d/meta.zr", codec)), 4096 + 16 * 12345);
-        ck_assert_uint_eq(file_nbytes(at("s%d/side.zr", codec)), 64 + 8 * 12345);
+        ck_assert_uint_eq(file_nbytes(at("s%d/side.zr", codec)), 64 + 4 * 12345);
         zr_reader_close(r);
     }
 }
