@@ -100,9 +100,8 @@ void zri_side_row_encode(const struct zri_side_row *row, bool ragged, uint8_t *b
     memcpy(bytes, &sum, sizeof sum);
     if (ragged) {
         unsigned units = row->npy_header_nbytes / NPY_UNIT_NBYTES;
-        bytes[4] = units < 1 || units > NPY_MAX_UNITS
-                       ? 0
-                       : (uint8_t)(NPY_MAX_UNITS * row->ndim + units);
+        bytes[4] =
+            units < 1 || units > NPY_MAX_UNITS ? 0 : (uint8_t)(NPY_MAX_UNITS * row->ndim + units);
     }
 }
 
@@ -112,8 +111,7 @@ void zri_side_row_decode(struct zri_side_row *row, bool ragged, const uint8_t *b
     memcpy(&sum, bytes, sizeof sum);
     *row = (struct zri_side_row){.sum = le32toh(sum)};
     if (ragged && bytes[4]) {
-        row->npy_header_nbytes =
-            (uint16_t)(((bytes[4] - 1) % NPY_MAX_UNITS + 1) * NPY_UNIT_NBYTES);
+        row->npy_header_nbytes = (uint16_t)(((bytes[4] - 1) % NPY_MAX_UNITS + 1) * NPY_UNIT_NBYTES);
         row->ndim = (uint8_t)((bytes[4] - 1) / NPY_MAX_UNITS);
     }
 }

@@ -6,10 +6,11 @@
 #include "cache.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { BUCKETS = 1024, MAX_ENTRIES = 8192 };
+enum { BUCKETS = 1024 };
 
 enum state { DECODING, READY, FAILED };
 
@@ -35,7 +36,7 @@ struct cache {
     struct cache_entry *buckets[BUCKETS];
     struct cache_entry *oldest, *newest;
     uint64_t nbytes;
-    uint64_t count;
+    _Atomic uint64_t count; /* read without the lock too */
 };
 
 struct cache *cache_new(uint64_t limit_nbytes, cache_decode_fn decode, void *ctx)
@@ -135,7 +136,7 @@ static struct cache_entry *evict(struct cache *c)
     struct cache_entry *gone = NULL;
     struct cache_entry *next;
     for (struct cache_entry *e = c->oldest; e && e != c->newest; e = next) {
-        if (c->nbytes <= c->limit_nbytes && c->count <= MAX_ENTRIES)
+        if (c->nbytes <= c->limit_nbytes && c->count <= CACHE_MAX_COUNT)
             break;
         next = e->newer;
         if (e->users)
@@ -268,6 +269,8 @@ int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cac
 
 struct cache_entry *cache_find(struct cache *c, struct cache_key key)
 {
+    if (atomic_load_explicit(&c->count, memory_order_relaxed) == 0)
+        return NULL;
     pthread_mutex_lock(&c->lock);
     struct cache_entry *e = find(c, key);
     if (e && e->state != READY)

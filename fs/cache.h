@@ -34,6 +34,8 @@ struct cache_key {
 typedef int (*cache_decode_fn)(void *ctx, struct cache_key key, const void *arg,
                                struct cache_bytes *out, struct zr_error *err);
 
+enum { CACHE_MAX_COUNT = 8192 }; /* idle entries, whatever their size */
+
 /* limit_nbytes bounds what idle entries hold; the most recent one is kept even
  * if it alone is larger, since decoding it once a READ would be far worse.
  * NULL when memory runs out. */
@@ -47,7 +49,7 @@ enum cache_outcome { CACHE_DECODED, CACHE_HIT, CACHE_WAITED };
  * On failure nothing is kept: the next request tries again.  Thread safe. */
 int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cache_entry **out,
               enum cache_outcome *outcome, struct zr_error *err);
-/* The same if it is there, decoded; else NULL. */
+/* The same if it is there, decoded; else NULL.  Costs nothing while all is empty. */
 struct cache_entry *cache_find(struct cache *c, struct cache_key key);
 /* Drops it unless somebody holds it. */
 void cache_drop(struct cache *c, struct cache_key key);

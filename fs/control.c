@@ -83,6 +83,8 @@ static json_t *options_value(const struct fs *fs)
     json_object_set_new(options, "readdirplus",
                         json_string(options_readdirplus_name(o->readdirplus)));
     json_object_set_new(options, "cache", number(o->cache_nbytes));
+    json_object_set_new(options, "prefetch",
+                        o->prefetch == WARM_AUTO ? json_string("auto") : json_integer(o->prefetch));
     json_object_set_new(options, "uid", number(fs->uid));
     json_object_set_new(options, "gid", number(fs->gid));
     json_object_set_new(options, "umask", json_string(octal));
@@ -303,8 +305,7 @@ int control_child(struct fs *fs, const struct node *dir, struct node *child)
     if (failure)
         return failure;
     struct source *source = source_hold(fs->sources, dir->source);
-    *child =
-        (struct node){.ino = text->ino, .kind = &node_text, .source = source, .minted = text};
+    *child = (struct node){.ino = text->ino, .kind = &node_text, .source = source, .minted = text};
     return 0;
 }
 
@@ -316,8 +317,7 @@ static int text_attr(struct fs *fs, const struct node *node, struct stat *st)
     return 0;
 }
 
-static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
-                     off_t off)
+static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, size_t size, off_t off)
 {
     counters_add(fs->counters, EVENT_CONTROL_READS, 1);
     node_reply(req, node->minted->bytes, node->minted->nbytes, size, off);

@@ -32,6 +32,9 @@ enum counters_event {
     EVENT_DECODED_BYTES,   /* their bytes */
     EVENT_CACHE_HITS,      /* a READ served from a record decoded before */
     EVENT_CACHE_WAITS,     /* a READ that waited for another one's decode */
+    EVENT_PUSHES,          /* records pushed into the page cache ahead of their reader */
+    EVENT_PUSHED_BYTES,    /* their bytes */
+    EVENT_KEPT,            /* records decoded ahead that the kernel could not take yet */
     EVENT_ERRORS,          /* requests for a record that failed */
     EVENT_CONTROL_LOOKUPS, /* of these LOOKUPs and READs: for the control file */
     EVENT_CONTROL_READS,

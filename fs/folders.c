@@ -27,8 +27,7 @@ static struct node child_node(const struct fs *fs, struct source *source)
     return node_of(fs, kind, source, TREE_PLAIN, TREE_FOLDER);
 }
 
-static int folder_child(struct fs *fs, const struct node *dir, const char *name,
-                        struct node *child)
+static int folder_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
 {
     struct zr_error err;
     struct source *source;

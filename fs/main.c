@@ -310,6 +310,22 @@ static uint64_t sampled_file_nbytes(struct sources *sources)
     return largest;
 }
 
+static struct warm *make_warm(struct mount *m)
+{
+    const struct warm_options options = {
+        .session = m->session,
+        .cache = m->fs.cache,
+        .counters = m->fs.counters,
+        .cache_nbytes = m->options.cache_nbytes,
+        .ahead = m->options.prefetch,
+        .thread_count = zr_thread_count(),
+        .at = records_warm_at,
+        .get = records_warm_get,
+        .ctx = &m->fs,
+    };
+    return warm_new(&options);
+}
+
 static int start_serving(struct mount *m)
 {
     const struct transport_options options = {
@@ -319,6 +335,11 @@ static int start_serving(struct mount *m)
         .counters = m->fs.counters,
         .ended = end_main,
     };
+    m->fs.warm = make_warm(m);
+    if (!m->fs.warm) {
+        report(LOG_ERR, "out of memory");
+        return -1;
+    }
     if (transport_start(&m->transport, m->session, &options) != 0)
         return -1;
     m->fs.transport = transport_running(m->transport);
@@ -350,11 +371,13 @@ static int serve(struct mount *m)
 
 static void close_all(struct mount *m)
 {
+    warm_stop(m->fs.warm);
     transport_stop(m->transport);
     if (m->session) {
         fuse_session_unmount(m->session);
         fuse_session_destroy(m->session);
     }
+    warm_free(m->fs.warm);
     cache_free(m->fs.cache);
     minted_free(m->fs.minted);
     counters_free(m->fs.counters);

@@ -28,7 +28,7 @@ struct minted {
     char *name;            /* what was asked for; NULL for texts, which have none */
     void *bytes;           /* by kind: a text, a selection */
     size_t nbytes;
-    uint64_t id; /* by kind: a seed */
+    uint64_t id;         /* by kind: a seed */
     atomic_bool is_used; /* for kinds that do something once */
 
     /* Under the table's lock. */

@@ -31,8 +31,7 @@ static int resolve_minted(struct fs *fs, uint64_t ino, struct node *node)
         minted_unpin(fs->minted, m);
         return ESTALE;
     }
-    *node = (struct node){
-        .ino = ino, .kind = m->kind, .source = source, .id = m->id, .minted = m};
+    *node = (struct node){.ino = ino, .kind = m->kind, .source = source, .id = m->id, .minted = m};
     return 0;
 }
 

@@ -57,6 +57,10 @@ struct node_kind {
     /* "..", also for files; released by the caller.  0 or an errno. */
     int (*parent)(struct fs *fs, const struct node *node, struct node *parent);
 
+    /* Folders that show records of their source in an order: which one is at that
+     * position; false behind the end.  NULL for others.  For reading ahead (warm.c). */
+    bool (*record_at)(struct fs *fs, const struct node *dir, uint64_t position, uint64_t *id);
+
     /* Everything.  0 or an errno.  May be called from any thread. */
     int (*attr)(struct fs *fs, const struct node *node, struct stat *st);
 

@@ -227,8 +227,7 @@ static bool add_entry(struct listing *l, const char *name, const struct fuse_ent
     return true;
 }
 
-bool listing_add_bare(struct listing *l, const char *name, uint64_t ino, bool is_dir,
-                      uint64_t next)
+bool listing_add_bare(struct listing *l, const char *name, uint64_t ino, bool is_dir, uint64_t next)
 {
     struct fuse_entry_param e = {0};
     e.attr.st_ino = ino;

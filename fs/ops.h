@@ -19,6 +19,7 @@
 #include "report.h"
 #include "source.h"
 #include "tree.h"
+#include "warm.h"
 #include "zrecord.h"
 
 #include <stdatomic.h>
@@ -39,6 +40,7 @@ struct fs {
     struct minted_table *minted;
     struct counters *counters;
     struct report_damage *damage;
+    struct warm *warm;
     unsigned thread_count;
     int64_t spin_nsec;
     atomic_int transport;                        /* enum transport_kind: what runs */

@@ -7,6 +7,7 @@
 #include "options.h"
 
 #include "transport.h"
+#include "warm.h"
 #include "zrecord.h"
 
 #define FUSE_USE_VERSION 35
@@ -46,6 +47,8 @@ static const char HELP[] =
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
     "     shard=K               folders of K records each\n"
+    "     prefetch=auto|off|K   records decoded ahead of a reader that goes in order,\n"
+    "                           straight into the page cache (auto: by their size)\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
     "     show_control          list .control too (it can always be opened)\n"
@@ -167,6 +170,19 @@ static bool set_spin(struct options *o, const char *value)
     return ok;
 }
 
+static bool set_prefetch(struct options *o, const char *value)
+{
+    unsigned long number = 0;
+    bool is_number = parse_number(value, 10, WARM_MAX_AHEAD, &number);
+    if (is_number)
+        o->prefetch = (int)number;
+    else if (value && strcmp(value, "off") == 0)
+        o->prefetch = WARM_OFF;
+    else
+        return value && strcmp(value, "auto") == 0;
+    return true;
+}
+
 static bool set_cache(struct options *o, const char *value)
 {
     return options_parse_nbytes(value, &o->cache_nbytes);
@@ -222,6 +238,7 @@ static const struct own_option {
     {"spin", set_spin, required_argument},
     {"cache", set_cache, required_argument},
     {"shard", set_shard, required_argument},
+    {"prefetch", set_prefetch, required_argument},
 };
 enum { OWN_COUNT = sizeof OWN / sizeof OWN[0] };
 
@@ -384,7 +401,8 @@ enum options_result options_parse(struct options *o, int argc, char **argv)
     struct option longs[2 * OWN_COUNT + 5];
     char dashed[OWN_COUNT][32];
     make_long_options(longs, dashed);
-    *o = (struct options){.spin_usec = -1, .cache_nbytes = (uint64_t)DEFAULT_CACHE_MIB << 20};
+    *o = (struct options){
+        .spin_usec = -1, .prefetch = WARM_AUTO, .cache_nbytes = (uint64_t)DEFAULT_CACHE_MIB << 20};
 
     for (int key; (key = getopt_long(argc, argv, "fdso:hV", longs, NULL)) != -1;) {
         int result = apply_option(o, key);

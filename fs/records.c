@@ -90,11 +90,25 @@ static size_t reply_slice(fuse_req_t req, struct fs *fs, const struct cache_byte
     return node_reply(req, bytes->bytes, bytes->nbytes, size, off);
 }
 
+/* From the cache, where it was decoded ahead. */
+static bool read_kept(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                      off_t off)
+{
+    struct cache_entry *entry = cache_find(fs->cache, (struct cache_key){.ino = node->ino});
+    if (!entry)
+        return false;
+    counters_add(fs->counters, EVENT_CACHE_HITS, 1);
+    cache_put(fs->cache, entry, reply_slice(req, fs, cache_entry_bytes(entry), size, off));
+    return true;
+}
+
 /* A record of one page: nothing of it will be asked for again. */
 static int read_direct(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
                        off_t off, struct zr_error *err)
 {
     struct cache_bytes bytes = {0};
+    if (read_kept(req, fs, node, size, off))
+        return ZR_OK;
     int code = records_decode(fs, node->source, node->id, &bytes, err);
     if (code != ZR_OK)
         return code;
@@ -118,6 +132,18 @@ static int read_cached(fuse_req_t req, struct fs *fs, const struct node *node, s
     return ZR_OK;
 }
 
+static uint64_t record_ino(const struct fs *fs, const struct source *source, uint64_t id)
+{
+    return tree_pack(fs->is_lone,
+                     (struct tree_ino){TREE_PLAIN, source->place, TREE_FIRST_RECORD + id});
+}
+
+/* The records by number, whatever folders show them. */
+static uint64_t plain_view(const struct fs *fs, const struct source *source)
+{
+    return tree_pack(fs->is_lone, (struct tree_ino){TREE_PLAIN, source->place, TREE_FOLDER});
+}
+
 static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
                        off_t off)
 {
@@ -128,7 +154,53 @@ static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, s
         code = read_direct(req, fs, node, size, off, &err);
     else if (code == ZR_OK)
         code = read_cached(req, fs, node, size, off, &err);
+    warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino, (uint64_t)off);
     return code == ZR_OK ? 0 : records_fail(fs, node->source, node->id, &err);
+}
+
+/* ---------------------------------------------------------------- reading ahead */
+
+static bool identify_item(struct fs *fs, const struct node *dir, uint64_t position,
+                          struct warm_item *item)
+{
+    uint64_t id;
+    if (!dir->kind->record_at || !dir->kind->record_at(fs, dir, position, &id))
+        return false;
+    item->ino = record_ino(fs, dir->source, id);
+    if (zr_record_npy_nbytes(dir->source->reader, id, &item->nbytes, NULL) != ZR_OK)
+        item->nbytes = 0;
+    return true;
+}
+
+bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_item *item)
+{
+    struct fs *fs = ctx;
+    struct node dir;
+    if (node_resolve(fs, view, &dir) != 0)
+        return false;
+    bool is_there = identify_item(fs, &dir, position, item);
+    node_release(fs, &dir);
+    return is_there;
+}
+
+int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry)
+{
+    struct fs *fs = ctx;
+    struct node node;
+    enum cache_outcome outcome;
+    int failure = node_resolve(fs, ino, &node);
+    if (failure)
+        return failure;
+    failure = cache_get(fs->cache, (struct cache_key){.ino = ino}, &node, entry, &outcome, NULL);
+    node_release(fs, &node);
+    return failure;
+}
+
+static bool store_record_at(struct fs *fs, const struct node *dir, uint64_t position, uint64_t *id)
+{
+    (void)fs;
+    *id = position;
+    return position < dir->source->info.length;
 }
 
 /* ---------------------------------------------------------------- folders */
@@ -140,9 +212,8 @@ static int record_parent(struct fs *fs, const struct node *node, struct node *pa
     if (!source)
         return ESTALE;
     uint64_t per_shard = fs->options->shard_length;
-    *parent = per_shard
-                  ? node_of(fs, &node_shard, source, TREE_SHARD, node->id / per_shard)
-                  : node_of(fs, &node_store, source, TREE_PLAIN, TREE_FOLDER);
+    *parent = per_shard ? node_of(fs, &node_shard, source, TREE_SHARD, node->id / per_shard)
+                        : node_of(fs, &node_store, source, TREE_PLAIN, TREE_FOLDER);
     return 0;
 }
 
@@ -283,6 +354,7 @@ const struct node_kind node_store = {
     .child = store_child,
     .list = store_list,
     .parent = store_parent,
+    .record_at = store_record_at,
     .attr = store_attr,
 };
 

@@ -26,7 +26,7 @@ struct report_damage_entry {
     const struct source *source; /* NULL in a test without one */
     uint64_t record;
     char name[32]; /* of its file */
-    int code; /* enum zr_code */
+    int code;      /* enum zr_code */
     char message[256];
 };
 

@@ -67,8 +67,7 @@ static struct entry *entry_of(struct source *source)
 static int fail(struct zr_error *err, int code, const char *path, const char *why)
 {
     if (err) {
-        *err =
-            (struct zr_error){.code = code, .record = ZR_NO_RECORD, .offset = UINT64_MAX};
+        *err = (struct zr_error){.code = code, .record = ZR_NO_RECORD, .offset = UINT64_MAX};
         snprintf(err->message, sizeof err->message, "%.800s: %s", path, why);
     }
     return code;
@@ -360,8 +359,8 @@ static int classify(const struct sources *s, const char *path, enum source_kind 
     return S_ISDIR(st.st_mode) ? 0 : ENOENT;
 }
 
-static int hold_at(struct sources *s, struct source *folder, const char *path,
-                   const char *relative, struct source **out, struct zr_error *err)
+static int hold_at(struct sources *s, struct source *folder, const char *path, const char *relative,
+                   struct source **out, struct zr_error *err)
 {
     enum source_kind kind;
     struct stamp stamp;
@@ -415,8 +414,8 @@ static bool add_name(struct source_name **names, size_t *count, size_t *capacity
 
 static bool may_be_shown(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && (entry->d_type == DT_DIR || entry->d_type == DT_LNK ||
-                                       entry->d_type == DT_UNKNOWN);
+    return entry->d_name[0] != '.' &&
+           (entry->d_type == DT_DIR || entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN);
 }
 
 int sources_names(struct sources *s, struct source *folder, struct source_name **names,

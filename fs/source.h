@@ -44,7 +44,6 @@ struct source {
     struct tree names;
     struct tree shards; /* when sharded */
     uint64_t shard_count;
-
 };
 
 struct sources_options {

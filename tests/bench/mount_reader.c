@@ -3,14 +3,16 @@
  * Reads files the way a loader does: open, fstat, read to the end, close, in
  * random order, and prints the median cost of one in µs.
  *
- *     mount_reader [-s] [-j READERS] [-n COUNT] [-r SEED] FOLDER NAMES
+ *     mount_reader [-s] [-l] [-o] [-j READERS] [-n COUNT] [-r SEED] FOLDER NAMES
  *
  * NAMES is how many files there are, named 00000000.npy and so on.  Each is read
- * at most once a run.  -s stats instead of reading.  Several readers are
+ * at most once a run.  -s stats instead of reading, -l lists the folder first,
+ * -o goes in order.  Several readers are
  * processes; then the files per second of all together is what counts.  Output:
  * one line "median_us p90_us files_per_second checksum"; the checksum is a sum
  * over all bytes, the same for the same files in any order.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -106,20 +108,30 @@ static uint64_t mix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-static uint32_t *random_order(size_t names, uint64_t seed)
+static uint32_t *make_order(size_t names, uint64_t seed, bool in_order)
 {
     uint32_t *order = malloc(names * sizeof *order);
     if (!order)
         die("malloc");
     for (size_t i = 0; i < names; i++)
         order[i] = (uint32_t)i;
-    for (size_t i = names; i > 1; i--) {
+    for (size_t i = in_order ? 0 : names; i > 1; i--) {
         size_t j = mix(&seed) % i;
         uint32_t kept = order[i - 1];
         order[i - 1] = order[j];
         order[j] = kept;
     }
     return order;
+}
+
+static void list(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        die(folder);
+    while (readdir(dir))
+        ;
+    closedir(dir);
 }
 
 static int by_value(const void *a, const void *b)
@@ -161,10 +173,17 @@ int main(int argc, char **argv)
     struct run r = {0};
     size_t readers = 1, limit = SIZE_MAX;
     uint64_t seed = 1;
-    for (int key; (key = getopt(argc, argv, "sj:n:r:")) != -1;) {
+    bool in_order = false, lists = false;
+    for (int key; (key = getopt(argc, argv, "sloj:n:r:")) != -1;) {
         switch (key) {
         case 's':
             r.stat_only = true;
+            break;
+        case 'l':
+            lists = true;
+            break;
+        case 'o':
+            in_order = true;
             break;
         case 'j':
             readers = strtoul(optarg, NULL, 10);
@@ -186,7 +205,9 @@ int main(int argc, char **argv)
     r.count = names < limit ? names : limit;
     if (r.count == 0)
         return 2;
-    r.order = random_order(names, seed);
+    r.order = make_order(names, seed, in_order);
+    if (lists)
+        list(r.folder);
     r.nsec = shared(r.count * sizeof *r.nsec);
     r.sums = shared(readers * sizeof *r.sums);
 

@@ -54,7 +54,8 @@ static enum cache_outcome read_some(struct cache *c, uint64_t key, uint64_t nbyt
 {
     struct cache_entry *entry;
     enum cache_outcome outcome;
-    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = key}, NULL, &entry, &outcome, NULL), ZR_OK);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = key}, NULL, &entry, &outcome, NULL),
+                     ZR_OK);
     const struct cache_bytes *bytes = cache_entry_bytes(entry);
     ck_assert_int_eq(*(const unsigned char *)bytes->bytes, (int)(key & 0xff));
     cache_put(c, entry, nbytes);
@@ -124,7 +125,8 @@ START_TEST(a_pinned_record_survives_eviction_and_full_delivery)
     struct cache *c = cache_new(RECORD_NBYTES, decode, &d);
     struct cache_entry *pinned;
     enum cache_outcome outcome;
-    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 5}, NULL, &pinned, &outcome, NULL), ZR_OK);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 5}, NULL, &pinned, &outcome, NULL),
+                     ZR_OK);
     for (uint64_t key = 10; key < 20; key++)
         read_some(c, key, 1);
     ck_assert_int_eq(read_some(c, 5, RECORD_NBYTES), CACHE_HIT); /* drops it from the table */
@@ -143,7 +145,8 @@ START_TEST(a_failure_is_reported_and_not_kept)
     struct cache_entry *entry = (struct cache_entry *)&d;
     enum cache_outcome outcome;
     struct zr_error err = {0};
-    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 3}, NULL, &entry, &outcome, &err), ZR_E_CORRUPT);
+    ck_assert_int_eq(cache_get(c, (struct cache_key){.ino = 3}, NULL, &entry, &outcome, &err),
+                     ZR_E_CORRUPT);
     ck_assert_ptr_null(entry);
     ck_assert_str_eq(err.message, "broken");
     check_usage(c, 0, 0);
@@ -166,7 +169,8 @@ static void *read_thread(void *arg)
 {
     struct reader *r = arg;
     struct cache_entry *entry;
-    r->code = cache_get(r->cache, (struct cache_key){.ino = r->key}, NULL, &entry, &r->outcome, &r->err);
+    r->code =
+        cache_get(r->cache, (struct cache_key){.ino = r->key}, NULL, &entry, &r->outcome, &r->err);
     if (r->code == ZR_OK)
         cache_put(r->cache, entry, RECORD_NBYTES / 4);
     return NULL;

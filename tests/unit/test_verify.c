@@ -200,9 +200,9 @@ END_TEST
 START_TEST(a_sidecar_row_with_another_shape_is_found)
 {
     make_store(at("s"), ZR_RAGGED, ZR_ZSTD, 100);
-    patch(at("s/side.zr"), 64 + 5 * 50 + 4, "\6", 1); /* a longer header */
-    patch(at("s/side.zr"), 64 + 5 * 70 + 4, "\21", 1);  /* another rank */
-    patch(at("s/side.zr"), 64 + 5 * 60 + 4, "\0", 1);   /* nothing */
+    patch(at("s/side.zr"), 64 + 5 * 50 + 4, "\6", 1);  /* a longer header */
+    patch(at("s/side.zr"), 64 + 5 * 70 + 4, "\21", 1); /* another rank */
+    patch(at("s/side.zr"), 64 + 5 * 60 + 4, "\0", 1);  /* nothing */
     ck_assert_uint_eq(verify(at("s")).bad_count, 3);
     expect_found(0, 50, ZR_E_CORRUPT, "side.zr: record 50: ");
     expect_found(1, 60, ZR_E_CORRUPT, "side.zr: record 60: ");

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""Pushing ahead of readers that go in order: what it saves, and that it keeps to its limits."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from mounting import mounted, needs_mount, npy, read_raw, wait_for
+
+zrecord = pytest.importorskip("zrecord")
+pytestmark = needs_mount
+
+COUNT = 2000
+AHEAD = 256  # records of 2 KiB: what warm.c pushes before a reader
+MARKER = 64  # of which every such one is left to its READ
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.arange(COUNT * 512, dtype="<i4").reshape(COUNT, 512) // 7
+
+
+@pytest.fixture(scope="module", params=["raw", "zstd"])
+def store(request, tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("warm") / "store"
+    with zrecord.Dense.create(path, rows.dtype, rows.shape[1:], request.param) as ds:
+        ds.append(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    rows = np.random.default_rng(5).integers(0, 8, (150, 150_000), dtype="u1")
+    path = tmp_path_factory.mktemp("warm") / "images"
+    with zrecord.Dense.create(path, rows.dtype, rows.shape[1:]) as ds:
+        ds.append(rows)
+    return path, rows
+
+
+def counters(m):
+    return m.status()["counters"]
+
+
+def settled(m, seconds=0.05):
+    """Counters once nothing is pushed any more."""
+    last = counters(m)
+    while True:
+        time.sleep(seconds)
+        now = counters(m)
+        if (now["pushes"], now["kept"]) == (last["pushes"], last["kept"]):
+            return now
+        last = now
+
+
+def test_a_reader_in_order_finds_its_records_pushed(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in range(10):
+            assert read_raw(m / i) == npy(rows[i])
+        pushed = settled(m)["pushes"]
+        assert AHEAD * 0.8 < pushed <= AHEAD + MARKER
+        with m.counting() as delta:  # all of it lies in the page cache, but for markers
+            for i in range(20, 20 + AHEAD // 2):
+                assert read_raw(m / i) == npy(rows[i])
+        assert delta.get("READ", 0) <= AHEAD // 2 // MARKER + 1 and set(delta) <= {"READ"}
+        assert settled(m)["pushes"] > pushed, "the markers told where the reader is"
+
+
+def test_each_record_is_decoded_once_and_every_byte_is_right(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in range(COUNT):
+            assert read_raw(m / i) == npy(rows[i])
+            if i % 50 == 0:
+                settled(m, 0.002)
+        status = counters(m)
+        assert status["decodes"] <= COUNT + 20, "a reader may meet what is being pushed right now"
+        assert status["pushes"] > COUNT * 0.9
+        with m.counting() as delta:
+            for i in range(COUNT):
+                assert read_raw(m / i) == npy(rows[i])
+        assert delta == {}, "a second pass asks nothing"
+
+
+def test_pushing_stops_when_the_reader_stops(store, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in range(100, 110):
+            read_raw(m / i)
+        pushed = settled(m)["pushes"]
+        assert 0 < pushed <= AHEAD + MARKER
+        time.sleep(0.3)
+        assert counters(m)["pushes"] == pushed
+
+
+def test_a_random_reader_is_left_alone(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in np.random.default_rng(3).permutation(COUNT):
+            assert read_raw(m / int(i)) == npy(rows[i])
+        status = counters(m)
+        assert status["pushes"] + status["kept"] < COUNT / 10 and status["decodes"] < COUNT * 1.1
+
+
+def test_records_the_kernel_does_not_know_are_kept_for_it(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:  # without a listing
+        for i in range(10):
+            read_raw(m / i)
+        status = settled(m)
+        assert status["kept"] >= AHEAD * 0.8 and status["pushes"] <= 2
+        hits = status["cache_hits"]
+        with m.counting() as delta:
+            for i in range(20, 120):
+                assert read_raw(m / i) == npy(rows[i])
+        assert delta == {"LOOKUP": 100, "READ": 100}
+        assert counters(m)["cache_hits"] - hits >= 99, "decoded before they were asked for"
+
+
+def test_how_far_ahead_is_an_option(store, tmp_path):
+    for option, low, high in (("off", 0, 0), ("0", 0, 0), ("12", 6, 24), ("auto", 100, AHEAD + MARKER)):
+        with mounted(store, tmp_path / "m", "-o", f"prefetch={option}") as m:
+            os.listdir(m.path)
+            for i in range(10):
+                read_raw(m / i)
+            assert low <= settled(m)["pushes"] <= high, option
+            assert m.status()["options"]["prefetch"] == (0 if option == "off" else int(option) if option.isdigit() else option)
+
+
+def test_large_records_stay_within_the_cache_option(images, tmp_path):
+    path, rows = images
+    with mounted(path, tmp_path / "m", "--cache=2M") as m:
+        most = 0
+        for i in range(150):  # the kernel does not know them: they are kept here
+            assert read_raw(m / i) == npy(rows[i])
+            most = max(most, m.status()["memory"]["cached_bytes"])
+        assert 0 < most <= 2 << 20
+        assert counters(m)["kept"] > 0 and counters(m)["decodes"] <= 160
+
+
+def test_large_records_are_pushed_but_for_a_last_page(images, tmp_path):
+    path, rows = images
+    with mounted(path, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in range(150):
+            assert read_raw(m / i) == npy(rows[i])
+            settled(m, 0.002)
+        status = counters(m)
+        assert status["decodes"] <= 153 and status["pushes"] > 120
+        assert status["read_bytes"] < 0.3 * rows.nbytes, "the rest came without being asked for"
+        wait_for(lambda: m.status()["memory"]["cached_bytes"] == 0, what="dropping delivered records")
+
+
+def test_a_damaged_record_on_the_way_is_skipped(store, rows, tmp_path):
+    entry = np.fromfile(store / "meta.zr", "<u4", 4, offset=4096 + 16 * 30)
+    with open(store / "data.zr", "r+b") as file:
+        offset = int(entry[0]) | int(entry[1]) << 32
+        file.seek(offset)
+        good = file.read(int(entry[2]))
+        file.seek(offset)
+        file.write(b"\xff" * len(good))
+    try:
+        with mounted(store, tmp_path / "m") as m:
+            os.listdir(m.path)
+            for i in range(200):
+                if i == 30 and m.status()["store"]["codec"] == "zstd":
+                    with pytest.raises(OSError):
+                        read_raw(m / i)
+                elif i != 30:
+                    assert read_raw(m / i) == npy(rows[i])
+            assert settled(m)["pushes"] > 100
+    finally:
+        with open(store / "data.zr", "r+b") as file:
+            file.seek(offset)
+            file.write(good)
+
+
+def test_several_readers_in_order_at_once(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        starts = (0, 500, 1000, 1500)
+        for step in range(400):
+            for start in starts:
+                assert read_raw(m / (start + step)) == npy(rows[start + step])
+            if step % 20 == 0:
+                settled(m, 0.002)
+        status = counters(m)
+        assert status["pushes"] > 4 * 300 and status["decodes"] <= COUNT + AHEAD
+
+
+def test_ending_while_records_are_being_pushed(images, tmp_path):
+    path, _ = images
+    for _ in range(5):
+        with mounted(path, tmp_path / "m") as m:
+            os.listdir(m.path)
+            for i in range(12):
+                read_raw(m / i)
