@@ -318,7 +318,7 @@ static struct warm *make_warm(struct mount *m)
         .counters = m->fs.counters,
         .cache_nbytes = m->options.cache_nbytes,
         .ahead = m->options.prefetch,
-        .thread_count = zr_thread_count(),
+        .thread_count = m->options.threads == 1 ? 1 : zr_thread_count(),
         .at = records_warm_at,
         .get = records_warm_get,
         .ctx = &m->fs,
