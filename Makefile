@@ -102,7 +102,7 @@ AGAIN  := $(MAKE) --no-print-directory
 PIP    := $(PYTHON) -m pip --disable-pip-version-check
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 
-PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch] python/zrecord/*.py*) \
+PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch] python/zrecord/*.py* python/zrecord/*/*.py*) \
               python/zrecord/py.typed engine/zrecord.h
 PYTHON_INSTALLED := $(VENV)/.zrecord
 

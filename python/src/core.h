@@ -163,6 +163,13 @@ extern PyType_Spec zpy_sampler_spec;
 /* Of an object of its type; lives as long. */
 const struct zr_sampler *zpy_sampler_config(PyObject *sampler);
 
+/* shuffle.c */
+PyObject *zpy_block_shuffle_ids(PyObject *module, PyObject *args);
+PyObject *zpy_block_shuffle_position(PyObject *module, PyObject *args);
+PyObject *zpy_feistel_permute(PyObject *module, PyObject *args);
+PyObject *zpy_feistel_inverse(PyObject *module, PyObject *args);
+PyObject *zpy_feistel_hash(PyObject *module, PyObject *args);
+
 /* dense.c, feed.c, train.c, verify.c */
 extern PyType_Spec zpy_dense_spec;
 extern PyType_Spec zpy_feed_spec;

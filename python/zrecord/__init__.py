@@ -23,36 +23,78 @@ from .store import Dense, Ragged, open
 from .verification import VerifyResult, verify
 
 if TYPE_CHECKING:
+    from .cdl import (
+        BlockDataset,
+        CDLLoader,
+        CDLSampler,
+        CDLShuffle,
+        DirectoryBlockDataset,
+        HDF5BlockDataset,
+        NumpyBlockDataset,
+        TorchCDLSampler,
+        ZrecordBlockDataset,
+        infer_block_size,
+        torch_collate,
+    )
     from .dataloader import DataLoader
 
 __version__ = _core.version
 
 __all__ = [
+    "BlockDataset",
+    "CDLLoader",
+    "CDLSampler",
+    "CDLShuffle",
     "DICT_TIERS",
     "DataLoader",
     "Dense",
+    "DirectoryBlockDataset",
+    "HDF5BlockDataset",
     "Mode",
+    "NumpyBlockDataset",
     "Ragged",
     "Sampler",
+    "TorchCDLSampler",
     "VerifyResult",
+    "ZrecordBlockDataset",
     "ZrecordError",
     "ZrecordWarning",
+    "infer_block_size",
     "open",
     "set_thread_count",
     "thread_count",
+    "torch_collate",
     "train_dict",
     "trim_memory",
     "verify",
 ]
 
 
-def __getattr__(name):
-    # The loader brings in threading and atexit handlers: only who uses it pays for them.
-    if name == "DataLoader":
-        from .dataloader import DataLoader
+# What brings in threads, atexit handlers or other packages: only who uses it pays for them.
+_LAZY = {"DataLoader": "dataloader"} | dict.fromkeys(
+    (
+        "BlockDataset",
+        "CDLLoader",
+        "CDLSampler",
+        "CDLShuffle",
+        "DirectoryBlockDataset",
+        "HDF5BlockDataset",
+        "NumpyBlockDataset",
+        "TorchCDLSampler",
+        "ZrecordBlockDataset",
+        "infer_block_size",
+        "torch_collate",
+    ),
+    "cdl",
+)
 
-        globals()[name] = DataLoader
-        return DataLoader
+
+def __getattr__(name):
+    if name in _LAZY:
+        from importlib import import_module
+
+        globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        return globals()[name]
     raise AttributeError(f"module 'zrecord' has no attribute {name!r}")
 
 

@@ -118,11 +118,14 @@ def test_mypy_accepts_the_package_and_its_use(tmp_path):
         "s.seek(3)\n"
         "loader = zrecord.DataLoader({'x': d, 'r': r}, batch_size=3)\n"
         "state: dict[str, object] = loader.state_dict()\n"
+        "blocks = zrecord.ZrecordBlockDataset(d, block_size=64)\n"
+        "packed: bytes = zrecord.CDLLoader(blocks, batch_size=8, rank=0, world_size=2).pack_state()\n"
+        "first: int = next(iter(zrecord.CDLSampler(blocks)))\n"
         "wrong: int = zrecord.train_dict([b'x'])  # expected\n"
     )
     result = mypy("use.py", cwd=tmp_path)
     errors = [line for line in result.stdout.splitlines() if ": error:" in line]
-    assert len(errors) == 1 and errors[0].startswith("use.py:14:"), result.stdout
+    assert len(errors) == 1 and errors[0].startswith("use.py:17:"), result.stdout
     result = mypy("-p", "zrecord", cwd=tmp_path)
     assert result.returncode == 0, result.stdout
 
