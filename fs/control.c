@@ -186,6 +186,15 @@ static json_t *damaged_value(const struct fs *fs, const struct source *scope)
     return damaged;
 }
 
+/* Work that was asked for and is not done. */
+static json_t *pending_value(const struct fs *fs)
+{
+    json_t *pending = json_object();
+    json_object_set_new(pending, "prefetch_records", number(warm_pending(fs->warm)));
+    json_object_set_new(pending, "drop_records", number(janitor_pending(fs->janitor)));
+    return pending;
+}
+
 static double uptime_sec(const struct fs *fs)
 {
     struct timespec now;
@@ -271,6 +280,7 @@ static json_t *status_value(const struct fs *fs, struct source *scope)
     json_object_set_new(status, "counters", events_value(&sum));
     json_object_set_new(status, "latency_us", latency_value(&sum));
     json_object_set_new(status, "memory", memory_value(fs));
+    json_object_set_new(status, "pending", pending_value(fs));
     json_object_set_new(status, "damaged", damaged_value(fs, scope));
     json_object_set_new(status, "accepts", json_array()); /* no commands yet */
     return status;
@@ -326,12 +336,8 @@ static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
 
 static int text_parent(struct fs *fs, const struct node *node, struct node *parent)
 {
-    struct source *source = source_hold(fs->sources, node->source);
-    if (!source)
-        return ESTALE;
-    const struct node_kind *kind = source->kind == SOURCE_STORE ? &node_store : &node_folder;
-    *parent = node_of(fs, kind, source, TREE_PLAIN, TREE_FOLDER);
-    return 0;
+    bool is_store = node->source->kind == SOURCE_STORE;
+    return node_same_source(fs, node, is_store ? &node_store : &node_folder, TREE_FOLDER, parent);
 }
 
 /* Only the name expires: the text under its number never changes. */

@@ -34,6 +34,8 @@ enum counters_event {
     EVENT_CACHE_WAITS,     /* a READ that waited for another one's decode */
     EVENT_PUSHES,          /* records pushed into the page cache ahead of their reader */
     EVENT_PUSHED_BYTES,    /* their bytes */
+    EVENT_PREFETCHES,      /* records asked for ahead, by name or command */
+    EVENT_DROPS,           /* records dropped by command */
     EVENT_KEPT,            /* records decoded ahead that the kernel could not take yet */
     EVENT_ERRORS,          /* requests for a record that failed */
     EVENT_CONTROL_LOOKUPS, /* of these LOOKUPs and READs: for the control file */

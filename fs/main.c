@@ -128,11 +128,12 @@ static void fill_fs(struct mount *m)
 
 static int make_parts(struct fs *fs)
 {
-    fs->cache = cache_new(fs->options->cache_nbytes, records_cache_decode, fs);
+    fs->cache = cache_new(fs->options->cache_nbytes, node_cache_decode, fs);
     fs->minted = minted_new(MINTED_MAX_COUNT, MINTED_MAX_NBYTES);
     fs->counters = counters_new();
     fs->damage = report_damage_new();
-    if (fs->cache && fs->minted && fs->counters && fs->damage)
+    fs->janitor = janitor_new(fs);
+    if (fs->cache && fs->minted && fs->counters && fs->damage && fs->janitor)
         return 0;
     report(LOG_ERR, "out of memory");
     return -1;
@@ -171,7 +172,7 @@ static struct fuse_session *new_session(struct mount *m)
 static int mount_session(struct mount *m)
 {
     fuse_set_log_func(keep_fuse_log);
-    m->session = new_session(m);
+    m->fs.session = m->session = new_session(m);
     if (!m->session) {
         report(LOG_ERR, "cannot start FUSE: %s", last_fuse_message);
         return -1;
@@ -372,7 +373,9 @@ static int serve(struct mount *m)
 static void close_all(struct mount *m)
 {
     warm_stop(m->fs.warm);
+    janitor_stop(m->fs.janitor);
     transport_stop(m->transport);
+    janitor_free(m->fs.janitor);
     if (m->session) {
         fuse_session_unmount(m->session);
         fuse_session_destroy(m->session);

@@ -23,6 +23,8 @@ struct minted_table {
     pthread_mutex_t lock; /* everything below */
     size_t max_count, max_nbytes;
     size_t count, nbytes;
+    size_t listed_count;
+    struct minted *oldest, *newest; /* names that can be forgotten */
     uint64_t next_number;
     struct minted *buckets[BUCKETS];
 };
@@ -70,12 +72,57 @@ static struct minted **slot(struct minted_table *t, uint64_t ino)
     return at;
 }
 
+static void list_remove(struct minted_table *t, struct minted *m)
+{
+    if (!m->folder_ino)
+        return;
+    *(m->older ? &m->older->newer : &t->oldest) = m->newer;
+    *(m->newer ? &m->newer->older : &t->newest) = m->older;
+    m->older = m->newer = NULL;
+    m->folder_ino = 0;
+    t->listed_count--;
+}
+
+static void list_append(struct minted_table *t, struct minted *m, uint64_t folder_ino)
+{
+    if (!folder_ino)
+        return;
+    m->folder_ino = folder_ino;
+    m->older = t->newest;
+    *(t->newest ? &t->newest->newer : &t->oldest) = m;
+    t->newest = m;
+    t->listed_count++;
+}
+
+char *minted_take_surplus(struct minted_table *t, size_t kept_count, uint64_t *folder_ino)
+{
+    char *name = NULL;
+    pthread_mutex_lock(&t->lock);
+    struct minted *m = t->oldest;
+    if (m && t->listed_count > kept_count) {
+        *folder_ino = m->folder_ino;
+        name = strdup(m->name);
+        list_remove(t, m);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return name;
+}
+
+bool minted_has_surplus(struct minted_table *t, size_t kept_count)
+{
+    pthread_mutex_lock(&t->lock);
+    bool has = t->listed_count > kept_count;
+    pthread_mutex_unlock(&t->lock);
+    return has;
+}
+
 static void drop_if_unused(struct minted_table *t, struct minted **at)
 {
     struct minted *m = *at;
     if (m->lookup_count || m->pin_count)
         return;
     *at = m->chain;
+    list_remove(t, m);
     t->count--;
     t->nbytes -= m->nbytes;
     release(m);
@@ -89,7 +136,7 @@ static bool is_wanted(const struct minted *m, const struct minted_wish *wish)
 /* The number for a wish, and what has it already. */
 static struct minted *number(struct minted_table *t, const struct minted_wish *wish, uint64_t *ino)
 {
-    if (!wish->name) {
+    if (!wish->name || wish->is_unique) {
         *ino = TREE_MINTED_BIT | t->next_number++;
         return NULL;
     }
@@ -135,6 +182,9 @@ static int get(struct minted_table *t, const struct minted_wish *wish, struct mi
         t->count++;
         t->nbytes += m->nbytes;
     }
+    /* Asked for again: among the newest. */
+    list_remove(t, m);
+    list_append(t, m, wish->folder_ino);
     m->lookup_count++;
     m->pin_count++;
     *out = m;

@@ -33,6 +33,8 @@ struct minted {
 
     /* Under the table's lock. */
     struct minted *chain;
+    struct minted *older, *newer; /* of those with a name that can be forgotten */
+    uint64_t folder_ino;          /* where that is; 0 when not in that list */
     uint64_t lookup_count; /* what the kernel still holds */
     unsigned pin_count;
 };
@@ -43,16 +45,18 @@ struct minted_table *minted_new(size_t max_count, size_t max_nbytes);
 /* Takes NULL. */
 void minted_free(struct minted_table *t);
 
-/* What is to be minted; name is copied, bytes (malloc'ed) are taken over in every
- * case.  With a name: the same kind, source and name have one number. */
+/* What is to be minted; name (or NULL) is copied, bytes (malloc'ed) are taken over in every
+ * case.  The same kind, source and name have one number, which follows from them. */
 struct minted_wish {
     const struct node_kind *kind;
     struct source *source;
     const char *name;
-    uint64_t salt; /* what else its number follows from */
+    bool is_unique; /* a number of its own although it has a name */
+    uint64_t salt;  /* what else the number of a name follows from */
     void *bytes;
     size_t nbytes;
     uint64_t id;
+    uint64_t folder_ino; /* where its name is, for minted_take_surplus; 0: never there */
 };
 /* Gives it with one lookup, and pinned until minted_unpin.  0, ENFILE when too many
  * are alive, or ENOMEM.  Thread safe, as all of these. */
@@ -66,6 +70,11 @@ void minted_unpin(struct minted_table *t, struct minted *m);
 bool minted_lookup_again(struct minted_table *t, uint64_t ino);
 /* The kernel gives back that many lookups.  Unknown numbers are ignored. */
 void minted_forget(struct minted_table *t, uint64_t ino, uint64_t lookup_count);
+
+/* The oldest name when there are more than kept_count that were given a folder: each is
+ * given once, and malloc'ed.  NULL when there are not. */
+char *minted_take_surplus(struct minted_table *t, size_t kept_count, uint64_t *folder_ino);
+bool minted_has_surplus(struct minted_table *t, size_t kept_count);
 
 void minted_usage(struct minted_table *t, size_t *count, size_t *nbytes);
 

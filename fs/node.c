@@ -23,6 +23,23 @@ struct node node_of(const struct fs *fs, const struct node_kind *kind, struct so
         .ino = tree_pack(fs->is_lone, parts), .kind = kind, .source = source, .id = index};
 }
 
+int node_same_source(struct fs *fs, const struct node *node, const struct node_kind *kind,
+                     uint64_t index, struct node *out)
+{
+    struct source *source = source_hold(fs->sources, node->source);
+    if (!source)
+        return ESTALE;
+    *out = node_of(fs, kind, source, TREE_PLAIN, index);
+    return 0;
+}
+
+int node_cache_decode(void *ctx, struct cache_key key, const void *arg, struct cache_bytes *out,
+                      struct zr_error *err)
+{
+    const struct node *node = arg;
+    return node->kind->decode(ctx, node, key.part, out, err);
+}
+
 static int resolve_minted(struct fs *fs, uint64_t ino, struct node *node)
 {
     struct minted *m = minted_pin(fs->minted, ino);

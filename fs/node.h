@@ -14,6 +14,8 @@
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
 
+#include "cache.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -66,6 +68,9 @@ struct node_kind {
 
     /* Files: replies, or gives the errno to reply with. */
     int (*read)(fuse_req_t req, struct fs *fs, const struct node *node, size_t size, off_t off);
+    /* For cache keys with this number: 0, or a code and err. */
+    int (*decode)(struct fs *fs, const struct node *node, uint64_t part, struct cache_bytes *out,
+                  struct zr_error *err);
     /* NULL where nothing can be written: EROFS. */
     int (*write)(fuse_req_t req, struct fs *fs, const struct node *node, const char *buf,
                  size_t size);
@@ -77,7 +82,11 @@ struct node_kind {
 extern const struct node_kind node_folder;            /* folders.c */
 extern const struct node_kind node_store, node_shard; /* records.c */
 extern const struct node_kind node_record;
-extern const struct node_kind node_text; /* control.c */
+extern const struct node_kind node_text;  /* control.c */
+extern const struct node_kind node_views; /* views.c */
+extern const struct node_kind node_all, node_at_folder, node_at;
+extern const struct node_kind node_epoch_folder, node_epoch;
+extern const struct node_kind node_prefetch_folder, node_prefetch;
 
 #define NODE_FOREVER_SEC 1e9
 /* Folders of a tree are looked at again after that: new stores appear. */
@@ -89,6 +98,14 @@ void node_release(struct fs *fs, struct node *node);
 /* A node of an object with a fixed number; takes over the caller's hold on source. */
 struct node node_of(const struct fs *fs, const struct node_kind *kind, struct source *source,
                     unsigned role, uint64_t index);
+
+/* A plain one of the same source as node.  0 or ESTALE. */
+int node_same_source(struct fs *fs, const struct node *node, const struct node_kind *kind,
+                     uint64_t index, struct node *out);
+
+/* For cache_new: ctx is the struct fs, arg the struct node. */
+int node_cache_decode(void *ctx, struct cache_key key, const void *arg, struct cache_bytes *out,
+                      struct zr_error *err);
 
 /* Owner and times common to all; nlink 1 for files, 2 for folders. */
 void node_file_attr(const struct fs *fs, const struct node *node, uint64_t nbytes, struct stat *st);

@@ -51,6 +51,8 @@ static void reply_node(fuse_req_t req, struct fs *fs, const struct node *node)
     int unseen = failure ? fuse_reply_err(req, failure) : fuse_reply_entry(req, &e);
     if (node->minted && (failure || unseen))
         minted_forget(fs->minted, node->ino, 1); /* the kernel does not have it */
+    if (node->minted)
+        janitor_look(fs->janitor);
 }
 
 /* "." and ".." of any number: how an NFS server, or open_by_handle_at, finds an

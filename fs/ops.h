@@ -12,13 +12,16 @@
 #include "control.h"
 #include "counters.h"
 #include "folders.h"
+#include "janitor.h"
 #include "minted.h"
 #include "node.h"
 #include "options.h"
+#include "prefetch.h"
 #include "records.h"
 #include "report.h"
 #include "source.h"
 #include "tree.h"
+#include "views.h"
 #include "warm.h"
 #include "zrecord.h"
 
@@ -38,6 +41,8 @@ struct fs {
     uint32_t start_generation; /* of minted numbers: another one after each start */
     struct cache *cache;
     struct minted_table *minted;
+    struct janitor *janitor;
+    struct fuse_session *session;
     struct counters *counters;
     struct report_damage *damage;
     struct warm *warm;

@@ -22,7 +22,6 @@ struct node records_node(const struct fs *fs, struct source *source, uint64_t id
 
 void records_identify(const struct fs *fs, struct node *node, struct tree_ino parts)
 {
-    (void)fs;
     const struct source *source = node->source;
     node->id = parts.index;
     if (parts.role == TREE_SHARD && parts.index < source->shard_count) {
@@ -33,6 +32,8 @@ void records_identify(const struct fs *fs, struct node *node, struct tree_ino pa
                parts.index - TREE_FIRST_RECORD < source->info.length) {
         node->kind = &node_record;
         node->id = parts.index - TREE_FIRST_RECORD;
+    } else {
+        views_identify(fs, node, parts);
     }
 }
 
@@ -73,12 +74,11 @@ int records_decode(struct fs *fs, struct source *source, uint64_t id, struct cac
     return code;
 }
 
-int records_cache_decode(void *ctx, struct cache_key key, const void *arg, struct cache_bytes *out,
-                         struct zr_error *err)
+static int record_decode(struct fs *fs, const struct node *node, uint64_t part,
+                         struct cache_bytes *out, struct zr_error *err)
 {
-    (void)key;
-    const struct node *node = arg;
-    return records_decode(ctx, node->source, node->id, out, err);
+    (void)part;
+    return records_decode(fs, node->source, node->id, out, err);
 }
 
 /* Counted first: whoever has the reply may look at the counters at once. */
@@ -219,11 +219,7 @@ static int record_parent(struct fs *fs, const struct node *node, struct node *pa
 
 static int shard_parent(struct fs *fs, const struct node *node, struct node *parent)
 {
-    struct source *source = source_hold(fs->sources, node->source);
-    if (!source)
-        return ESTALE;
-    *parent = node_of(fs, &node_store, source, TREE_PLAIN, TREE_FOLDER);
-    return 0;
+    return node_same_source(fs, node, &node_store, TREE_FOLDER, parent);
 }
 
 static int store_parent(struct fs *fs, const struct node *node, struct node *parent)
@@ -240,15 +236,22 @@ int records_special_child(struct fs *fs, const struct node *dir, const char *nam
 {
     if (strcmp(name, TREE_CONTROL_NAME) == 0)
         return control_child(fs, dir, child);
+    if (strcmp(name, TREE_VIEWS_NAME) == 0 && dir->source->kind == SOURCE_STORE)
+        return node_same_source(fs, dir, &node_views, TREE_VIEWS, child);
     return ENOENT;
 }
 
 bool records_list_special(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)
 {
-    if (!fs->options->show_control || pos > LISTING_AFTER_DOTS)
+    if (!fs->options->show_control)
         return true;
     struct node control = node_of(fs, &node_text, dir->source, TREE_PLAIN, TREE_CONTROL);
-    return listing_add_bare(l, TREE_CONTROL_NAME, control.ino, false, LISTING_AFTER_DOTS + 1);
+    struct node views = node_of(fs, &node_views, dir->source, TREE_PLAIN, TREE_VIEWS);
+    if (pos <= LISTING_AFTER_DOTS &&
+        !listing_add_bare(l, TREE_CONTROL_NAME, control.ino, false, LISTING_AFTER_DOTS + 1))
+        return false;
+    return pos > LISTING_AFTER_DOTS + 1 || dir->source->kind != SOURCE_STORE ||
+           listing_add(l, TREE_VIEWS_NAME, &views, RECORDS_AFTER_SPECIAL);
 }
 
 /* Entries of the records first..stop-1, at RECORDS_AFTER_SPECIAL and on. */
@@ -376,4 +379,5 @@ const struct node_kind node_record = {
     .parent = record_parent,
     .attr = record_attr,
     .read = record_read,
+    .decode = record_decode,
 };

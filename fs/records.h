@@ -31,10 +31,6 @@ int records_special_child(struct fs *fs, const struct node *dir, const char *nam
 bool records_list_special(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l);
 enum { RECORDS_AFTER_SPECIAL = LISTING_AFTER_DOTS + 2 };
 
-/* For cache_new: ctx is the struct fs, arg the struct node. */
-int records_cache_decode(void *ctx, struct cache_key key, const void *arg, struct cache_bytes *out,
-                         struct zr_error *err);
-
 /* For warm_new: ctx is the struct fs, a view a folder that has record_at. */
 bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
 int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry);

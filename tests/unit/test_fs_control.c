@@ -172,14 +172,18 @@ static void open_fs(struct fs *fs, const struct options *options)
     const struct sources_options source = {.path = store_path, .mountpoint = "/mnt"};
     *fs = (struct fs){.options = options, .mountpoint = "/mnt", .is_lone = true};
     ck_assert_int_eq(sources_new(&fs->sources, &source, NULL), ZR_OK);
-    fs->cache = cache_new(1 << 20, records_cache_decode, fs);
+    fs->cache = cache_new(1 << 20, node_cache_decode, fs);
     fs->minted = minted_new(10, 1 << 20);
     fs->counters = counters_new();
     fs->damage = report_damage_new();
+    fs->janitor = janitor_new(fs);
+    fs->warm = warm_new(&(struct warm_options){.thread_count = 1});
 }
 
 static void close_fs(struct fs *fs)
 {
+    janitor_free(fs->janitor);
+    warm_free(fs->warm);
     cache_free(fs->cache);
     minted_free(fs->minted);
     counters_free(fs->counters);

@@ -132,6 +132,50 @@ START_TEST(a_name_has_one_number_that_follows_from_it)
 }
 END_TEST
 
+static uint64_t in_folder(struct minted_table *t, const char *name)
+{
+    struct minted *m;
+    const struct minted_wish wish = {.kind = &node_text, .name = name, .folder_ino = 9};
+    ck_assert_int_eq(minted_get(t, &wish, &m), 0);
+    minted_unpin(t, m);
+    return m->ino;
+}
+
+static void check_surplus(struct minted_table *t, size_t kept_count, const char *expected)
+{
+    uint64_t folder_ino = 0;
+    ck_assert_int_eq(minted_has_surplus(t, kept_count), expected != NULL);
+    char *name = minted_take_surplus(t, kept_count, &folder_ino);
+    if (expected) {
+        ck_assert_str_eq(name, expected);
+        ck_assert_uint_eq(folder_ino, 9);
+    } else {
+        ck_assert_ptr_null(name);
+    }
+    free(name);
+}
+
+START_TEST(the_names_longest_not_asked_for_are_surplus)
+{
+    struct minted_table *t = minted_new(10, 1 << 20);
+    uint64_t a = in_folder(t, "a");
+    in_folder(t, "b");
+    uint64_t c = in_folder(t, "c");
+    in_folder(t, "a"); /* again */
+    freeze(t, "a text is never one");
+    check_surplus(t, 3, NULL);
+    check_surplus(t, 2, "b");
+    check_surplus(t, 2, NULL); /* given once */
+    minted_forget(t, c, 1);
+    check_surplus(t, 1, NULL);
+    check_surplus(t, 0, "a");
+    check_surplus(t, 0, NULL);
+    minted_forget(t, a, 2);
+    check_usage(t, 2, 19);
+    minted_free(t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fs/minted");
@@ -141,6 +185,7 @@ int main(void)
     tcase_add_test(tests, what_is_pinned_outlives_its_forgetting);
     tcase_add_test(tests, live_ones_are_bounded_in_count_and_bytes);
     tcase_add_test(tests, a_name_has_one_number_that_follows_from_it);
+    tcase_add_test(tests, the_names_longest_not_asked_for_are_surplus);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
