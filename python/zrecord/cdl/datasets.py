@@ -177,6 +177,7 @@ class ZrecordBlockDataset(_ArrayBlocks):
             raise ValueError(f"{len(self.store)} records, but {len(labels)} labels")
         self.labels = labels
         self.transform = transform
+        self._mark: int | None = None
         self._dataset_size = len(self.store)
         self._block_size = (
             _store_block_size(self.store) if block_size is None else _positive(block_size)
@@ -212,7 +213,13 @@ class ZrecordBlockDataset(_ArrayBlocks):
         return data, labels
 
     def fingerprint(self) -> int:
-        return int(self.store._pickle_state()[4])  # the store's identity
+        """The store's identity with its first, middle and last record, read once."""
+        if self._mark is None:
+            length = len(self.store)
+            some = self.store.gather([0, length // 2, length - 1] if length else [])
+            records = b"".join(np.asarray(record).tobytes() for record in some)
+            self._mark = _number_of(b"%d:%b" % (self.store._pickle_state()[4], records))
+        return self._mark
 
 
 def _store_block_size(store):
@@ -501,6 +508,10 @@ def _warn_default(why):
 
 
 def _text_number(text):
+    return _number_of(text.encode(errors="surrogateescape"))
+
+
+def _number_of(raw):
     import hashlib
 
-    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(raw).digest()[:8], "big")
