@@ -26,9 +26,9 @@ endif
 MSGPACK := $(shell pkg-config --exists msgpack-c 2>/dev/null && echo msgpack-c || echo msgpack)
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null)
-ENGINE_PKGS := libzstd $(MSGPACK)
+ENGINE_PKGS := libzstd $(MSGPACK) jansson libdeflate liblzma
 FS_PKGS     := fuse3 jansson liburing
-ENGINE_LIBS  = $(call pkg_libs,$(ENGINE_PKGS))
+ENGINE_LIBS  = $(call pkg_libs,$(ENGINE_PKGS)) -lbz2
 
 ENGINE_SRC := $(wildcard engine/*.c)
 FS_SRC     := $(wildcard fs/*.c)
@@ -71,8 +71,8 @@ $(BUILD)/zrecord.pc: Makefile engine/zrecord.h
 	@mkdir -p $(@D)
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
 	  'Name: zrecord' 'Description: compact containers of machine-learning records' 'Version: $(VERSION)' \
-	  'Libs: -L$${libdir} -lzrecord' 'Libs.private: -pthread' \
-	  'Requires.private: libzstd $(MSGPACK)' 'Cflags: -I$${includedir}' > $@
+	  'Libs: -L$${libdir} -lzrecord' 'Libs.private: -lbz2 -pthread' \
+	  'Requires.private: $(ENGINE_PKGS)' 'Cflags: -I$${includedir}' > $@
 
 # The programs carry the engine inside, so a copied binary works.
 $(BUILD)/zrecord: $(TOOLS_OBJ) $(BUILD)/libzrecord.a

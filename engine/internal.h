@@ -65,10 +65,16 @@ struct zri_file {
 
 /* errno style: 0 or a positive errno. */
 int zri_file_open(struct zri_file *f, int dir_fd, const char *name);
+/* The same for reading and writing. */
+int zri_file_open_writable(struct zri_file *f, int dir_fd, const char *name);
 /* Takes its size again, e.g. once a lock keeps it as it is; before mapping. */
 int zri_file_update(struct zri_file *f);
 /* Maps all of it, guarded; an empty file stays unmapped. */
 int zri_file_map(struct zri_file *f);
+/* The same as copy-on-write pages, and as pages whose changes reach the file,
+ * which must be open for writing. */
+int zri_file_map_private(struct zri_file *f);
+int zri_file_map_writable(struct zri_file *f);
 void zri_file_close(struct zri_file *f);
 /* All nbytes at off: 0, an errno, or -1 when the file ends before that. */
 int zri_file_read(const struct zri_file *f, uint64_t off, void *buf, size_t nbytes);

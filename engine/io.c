@@ -28,6 +28,7 @@
 struct zri_guard {
     _Atomic uintptr_t start, end; /* start 0: free; CLAIMED: being set, covers nothing */
     _Atomic bool failed;
+    _Atomic int protection; /* of the mapping, and of the zeros that take its place */
     struct zri_guard *next; /* set before it is reachable */
 };
 
@@ -60,7 +61,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
             continue;
         /* Before the zeros can be seen by any thread. */
         atomic_store(&g->failed, true);
-        if (mmap((void *)start, end - start, PROT_READ,
+        if (mmap((void *)start, end - start, atomic_load(&g->protection),
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
             errno = saved_errno;
             return;
@@ -77,7 +78,7 @@ static void install_handler(void)
     sigaction(SIGBUS, &sa, &previous);
 }
 
-static struct zri_guard *guard_add(uintptr_t start, uintptr_t end)
+static struct zri_guard *guard_add(uintptr_t start, uintptr_t end, int protection)
 {
     struct zri_guard *g;
     for (g = atomic_load(&guards); g; g = g->next) {
@@ -95,6 +96,7 @@ static struct zri_guard *guard_add(uintptr_t start, uintptr_t end)
             ;
     }
     atomic_store(&g->failed, false);
+    atomic_store(&g->protection, protection);
     atomic_store(&g->end, end);
     atomic_store(&g->start, start);
     return g;
@@ -106,10 +108,10 @@ static void guard_remove(struct zri_guard *g)
     atomic_store(&g->start, 0);
 }
 
-int zri_file_open(struct zri_file *f, int dir_fd, const char *name)
+static int open_file(struct zri_file *f, int dir_fd, const char *name, int access)
 {
     *f = ZRI_FILE_NONE;
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    int fd = openat(dir_fd, name, access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return errno;
     struct stat st;
@@ -123,6 +125,16 @@ int zri_file_open(struct zri_file *f, int dir_fd, const char *name)
     return 0;
 }
 
+int zri_file_open(struct zri_file *f, int dir_fd, const char *name)
+{
+    return open_file(f, dir_fd, name, O_RDONLY);
+}
+
+int zri_file_open_writable(struct zri_file *f, int dir_fd, const char *name)
+{
+    return open_file(f, dir_fd, name, O_RDWR);
+}
+
 int zri_file_update(struct zri_file *f)
 {
     struct stat st;
@@ -132,21 +144,37 @@ int zri_file_update(struct zri_file *f)
     return 0;
 }
 
-int zri_file_map(struct zri_file *f)
+static int map_file(struct zri_file *f, int protection, int flags)
 {
     if (f->nbytes == 0 || f->bytes)
         return 0;
     pthread_once(&handler_once, install_handler);
-    void *p = mmap(NULL, f->nbytes, PROT_READ, MAP_SHARED, f->fd, 0);
+    void *p = mmap(NULL, f->nbytes, protection, flags, f->fd, 0);
     if (p == MAP_FAILED)
         return errno;
-    f->guard = guard_add((uintptr_t)p, (uintptr_t)p + f->nbytes);
+    f->guard = guard_add((uintptr_t)p, (uintptr_t)p + f->nbytes, protection);
     if (!f->guard) {
         munmap(p, f->nbytes);
         return ENOMEM;
     }
     f->bytes = p;
     return 0;
+}
+
+int zri_file_map(struct zri_file *f)
+{
+    return map_file(f, PROT_READ, MAP_SHARED);
+}
+
+int zri_file_map_private(struct zri_file *f)
+{
+    /* Without NORESERVE the kernel refuses files larger than memory. */
+    return map_file(f, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE);
+}
+
+int zri_file_map_writable(struct zri_file *f)
+{
+    return map_file(f, PROT_READ | PROT_WRITE, MAP_SHARED);
 }
 
 void zri_file_close(struct zri_file *f)

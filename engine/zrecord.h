@@ -362,6 +362,194 @@ typedef int (*zr_finding_fn)(void *ctx, const struct zr_error *finding);
 ZR_API int zr_verify(struct zr_reader *r, zr_finding_fn finding, zr_progress_fn progress, void *ctx,
                      struct zr_verify_result *result, struct zr_error *err);
 
+/* ---------------------------------------------------------------- archives
+ * Memmap archives (.tdz): zip files that mirror a memmap directory of tensordict,
+ * a meta.json a level and one .memmap a leaf (FORMAT.md).  The file is mapped; a
+ * stored payload at a multiple of its itemsize is used where it lies, anything
+ * else is copied, and its CRC-32 checked.
+ *
+ * Any number of threads may use one archive at a time; closing needs a quiescent
+ * handle.  Valid in forked children.  Nothing in a file is believed: offsets,
+ * sizes, names and the shapes of meta.json are checked against each other, and the
+ * first contradiction is an error that names the member. */
+
+struct zr_archive;
+
+enum zr_archive_mode {
+    ZR_ARCHIVE_COPY = 0, /* pages are copy-on-write: changes stay in this process */
+    ZR_ARCHIVE_WRITE = 1 /* changes reach the file, and leave its checksums stale */
+};
+
+/* Maps the file and reads its directory, once.  ZR_E_FORMAT when it is no zip file,
+ * is damaged, or holds names that lead out of it, a name twice, overlapping or
+ * encrypted members. */
+ZR_API int zr_archive_open(struct zr_archive **out, const char *path, int mode,
+                           struct zr_error *err);
+/* Takes NULL.  What pointed into the mapping is gone. */
+ZR_API void zr_archive_close(struct zr_archive *a);
+/* Whether the file is a zip with a meta.json at its root.  Never fails. */
+ZR_API bool zr_archive_is(const char *path);
+
+struct zr_archive_info {
+    const char *path; /* as given to open */
+    uint64_t nbytes;  /* of the file */
+    uint64_t member_count;
+    int64_t mtime_sec;
+    int64_t mtime_nsec;
+    uint64_t identity; /* of names, sizes and places; not of payloads */
+};
+/* O(members), for the identity. */
+ZR_API void zr_archive_info(const struct zr_archive *a, struct zr_archive_info *info);
+/* false once the file was found to be cut short or failing below the mapping; the
+ * mapping then reads as zeros. */
+ZR_API bool zr_archive_intact(const struct zr_archive *a);
+
+struct zr_archive_member {
+    const char *name; /* UTF-8, without "./" in front; folders end in '/' */
+    uint64_t nbytes, stored_nbytes;
+    uint64_t payload_off;
+    uint32_t crc32;     /* as the directory has it */
+    const char *method; /* "stored", "deflate", "bzip2", "lzma" */
+    void *data;         /* stored: the payload in the mapping; else NULL */
+};
+/* Member index < member_count; reads its local header. */
+ZR_API int zr_archive_member(const struct zr_archive *a, uint64_t index,
+                             struct zr_archive_member *member, struct zr_error *err);
+/* Position of a member by its name.  ZR_E_NOT_FOUND. */
+ZR_API int zr_archive_find(const struct zr_archive *a, const char *name, uint64_t *index,
+                           struct zr_error *err);
+
+struct zr_archive_copy {
+    uint64_t index;
+    void *out; /* as many bytes as the member has; NULL: only compared with its checksum */
+};
+/* Copies or inflates members, checking each CRC-32, on up to thread_count threads
+ * (0: as many as zr_thread_count()). */
+ZR_API int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *copies,
+                           size_t count, unsigned thread_count, struct zr_error *err);
+
+/* ---- the tree that the meta.json files describe */
+
+enum zr_level_kind {
+    ZR_LEVEL_TENSORDICT = 0,  /* leaves and levels by key, a batch shape */
+    ZR_LEVEL_STACK = 1,       /* levels "0", "1", ... stacked along stack_dim */
+    ZR_LEVEL_TENSORCLASS = 2, /* one level, "_tensordict"; its own fields in meta.json */
+    ZR_LEVEL_VIEW = 3,        /* one level, "_source", and an operation in meta.json */
+    ZR_LEVEL_VALUE = 4        /* not tensors: meta.json and maybe a pickle beside it */
+};
+#define ZR_NO_MEMBER UINT64_MAX
+
+struct zr_archive_leaf {
+    const char *path;   /* "a/b": where its files lie, without .memmap */
+    const char *key;    /* in its level; UTF-8, may hold NUL when escaped so */
+    size_t key_nbytes;
+    const char *torch_dtype; /* "torch.float32" */
+    const char *dtype;       /* NumPy's, of the same size: "<V2" for bfloat16 */
+    uint32_t itemsize;
+    uint32_t ndim;
+    const uint64_t *shape;
+    uint64_t nbytes;
+    uint64_t member;       /* ZR_NO_MEMBER: no elements and no file */
+    void *data;            /* in the mapping; NULL: to be copied with zr_archive_read */
+    bool is_nested;        /* shape is that of the matrix of shapes, int64 */
+    uint64_t shape_member; /* nested: where that matrix is */
+};
+
+struct zr_archive_entry {
+    const char *key;
+    size_t key_nbytes;
+    bool is_leaf;
+    size_t index; /* among leaves or levels */
+};
+
+struct zr_archive_level {
+    const char *path; /* "" for the root, else "a/b" */
+    int kind;         /* enum zr_level_kind */
+    const char *meta; /* the text of its meta.json */
+    size_t meta_nbytes;
+    uint32_t ndim; /* batch shape; TENSORDICT only */
+    const uint64_t *shape;
+    bool is_plain;                          /* nothing in meta.json beside entries, shape, device, class */
+    const struct zr_archive_entry *entries; /* in the order of meta.json */
+    size_t entry_count;
+};
+
+struct zr_archive_tree {
+    const struct zr_archive_level *levels; /* parents before children; [0] is what was asked for */
+    size_t level_count;                    /* 0: the path led to one leaf, leaves[0] */
+    const struct zr_archive_leaf *leaves;
+    size_t leaf_count;
+};
+/* The tree below keys[0]/keys[1]/..., given as the user wrote them; key_count 0 is
+ * all of it.  Payloads are not touched.  A leaf without its file, of another size
+ * than its shape says, or of an unknown dtype is an error: never a partial tree.
+ * ZR_E_NOT_FOUND when the path leads nowhere.  *tree lives until
+ * zr_archive_tree_free, which must come before zr_archive_close. */
+ZR_API int zr_archive_tree(const struct zr_archive *a, const char *const *keys, size_t key_count,
+                           const struct zr_archive_tree **tree, struct zr_error *err);
+/* Takes NULL. */
+ZR_API void zr_archive_tree_free(const struct zr_archive_tree *tree);
+
+/* ---- writing */
+
+/* Copies [off, off + nbytes) of a payload to buf; called from several threads.
+ * 0 or a negative code with err filled. */
+typedef int (*zr_archive_fill_fn)(void *ctx, uint64_t off, void *buf, size_t nbytes,
+                                  struct zr_error *err);
+
+struct zr_archive_source {
+    const char *name; /* path in the archive, UTF-8, clean as zr_archive_member has it */
+    uint64_t nbytes;
+    const void *data;        /* nbytes, or NULL and */
+    zr_archive_fill_fn fill; /* who gives them; both NULL: zeros, left as a hole */
+    void *fill_ctx;
+    bool is_payload; /* starts at a multiple of 64 and may be compressed; text is neither */
+};
+
+struct zr_archive_save_options {
+    const char *method; /* NULL: "stored"; of payloads only */
+    int level;          /* of the method; 0: its default */
+    bool no_replace;    /* ZR_E_EXISTS when there is something at the path */
+    bool durable;       /* fsync before the file takes its name */
+    unsigned thread_count;
+    int64_t time_sec; /* of all members, since 1970; 0: now */
+    zr_progress_fn progress;
+    void *progress_ctx;
+};
+/* Writes an archive of these members, in this order, in parallel where that pays.
+ * It appears at the path when it is complete, replacing a file that was there (and
+ * keeping its mode; links are followed); on failure nothing has changed.
+ * options may be NULL. */
+ZR_API int zr_archive_save(const char *path, const struct zr_archive_source *sources, size_t count,
+                           const struct zr_archive_save_options *options, struct zr_error *err);
+
+/* Packs a memmap directory: meta.json first at each level, then files, then folders,
+ * by name.  Symlinks and other special files are refused. */
+ZR_API int zr_archive_pack(const char *dir, const char *path,
+                           const struct zr_archive_save_options *options, struct zr_error *err);
+
+struct zr_archive_unpack_options {
+    bool durable;
+    unsigned thread_count;
+    zr_progress_fn progress;
+    void *progress_ctx;
+};
+/* Writes every member below dir, which is made when missing.  Everything is checked
+ * before the first file takes its name, files that are there are replaced, links
+ * below dir are not followed.  options may be NULL. */
+ZR_API int zr_archive_unpack(const char *path, const char *dir,
+                             const struct zr_archive_unpack_options *options, struct zr_error *err);
+
+/* Computes the CRC-32 of every stored member and writes it where it stands: local
+ * header or data descriptor, and directory. */
+ZR_API int zr_archive_refresh(const char *path, zr_progress_fn progress, void *ctx,
+                              struct zr_error *err);
+/* Reads every member and compares it with its checksums, and the headers with each
+ * other.  finding and result as for zr_verify; record is the member's position. */
+ZR_API int zr_archive_verify(const struct zr_archive *a, zr_finding_fn finding,
+                             zr_progress_fn progress, void *ctx, struct zr_verify_result *result,
+                             struct zr_error *err);
+
 /* ---------------------------------------------------------------- sampler
  * Pure functions of (length, batch_size, mode, seed, step), the same on every
  * machine and for ever.  Constant memory; any number of threads. */

@@ -2,7 +2,7 @@
 """Builds zrecord._core: the binding together with the engine.
 
 The engine comes from ../build/libzrecord.a (or $ZRECORD_BUILD), which make brings up to date.
-zstd and msgpack-c are linked from their static libraries where the system has them, so that
+The engine's libraries are linked from their static forms where the system has them, so that
 the wheel needs nothing but NumPy; their symbols stay inside.
 """
 
@@ -21,6 +21,7 @@ REPO = HERE.parent
 BUILD = Path(os.environ.get("ZRECORD_BUILD", REPO / "build"))
 WARNINGS = "-Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes"
 
+LIBRARIES = ["zstd", "msgpackc", "jansson", "deflate", "bz2", "lzma"]
 LINK = ["-Wl,--exclude-libs,ALL", "-Wl,--wrap=stderr"]  # src/stderr.c says why
 
 
@@ -42,7 +43,7 @@ class Build(build_ext):
         target = BUILD / "libzrecord.a"
         subprocess.run(["make", "-C", REPO, f"BUILD={BUILD}", target], check=True)
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        libraries = [static_or_shared(compiler, name) for name in ("zstd", "msgpackc")]
+        libraries = [static_or_shared(compiler, name) for name in LIBRARIES]
         for extension in self.extensions:
             extension.extra_link_args += [*LINK, str(target), *libraries, "-pthread"]
             extension.depends.append(str(target))

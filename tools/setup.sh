@@ -17,6 +17,7 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 has() { command -v "$1" >/dev/null 2>&1; }
 library() { has pkg-config && pkg-config --exists "$1"; }
+header() { has gcc && printf '#include <stdio.h>\n#include <%s>\n' "$1" | gcc -E -x c - >/dev/null 2>&1; }
 compiles() { has gcc && printf '#include <stdio.h>\n' | gcc -E -x c - >/dev/null 2>&1; }
 
 # Root is given /usr/sbin and friends; a cron job or a bare container may lack them.
@@ -54,11 +55,17 @@ missing_packages() {
     library msgpack-c || library msgpack || echo libmsgpack-dev
     library libxxhash || echo libxxhash-dev
     library jansson || echo libjansson-dev
+    library libdeflate || echo libdeflate-dev
+    library liblzma || echo liblzma-dev
+    header bzlib.h || echo libbz2-dev
     library check || echo check
     find_python >/dev/null || printf '%s\n' python3 python3-dev python3-venv
     # Programs that the tests browse mounts with.
     has rsync || echo rsync
     has zip || echo zip
+    has unzip || echo unzip
+    has 7z || echo p7zip-full
+    has bsdtar || echo libarchive-tools
     has file || echo file
     perl -MFile::Find -e 1 2>/dev/null || echo perl # more than the perl-base that is always there
     has getfattr || echo attr

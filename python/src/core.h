@@ -39,6 +39,7 @@ struct core_state {
     PyTypeObject *ragged_type;
     PyTypeObject *sampler_type;
     PyTypeObject *feed_type;
+    PyTypeObject *archive_type;
     PyObject *make_error; /* zrecord.errors.make_error */
     PyObject *warning;    /* zrecord.errors.ZrecordWarning */
 };
@@ -176,5 +177,17 @@ extern PyType_Spec zpy_feed_spec;
 PyObject *zpy_train_samples(PyObject *module, PyObject *args);
 PyObject *zpy_train_store(PyObject *module, PyObject *args);
 PyObject *zpy_verify(PyObject *module, PyObject *args);
+
+/* archive.c */
+extern PyType_Spec zpy_archive_spec;
+PyObject *zpy_archive_open(PyObject *module, PyObject *args);
+
+/* archive_work.c */
+PyObject *zpy_archive_save(PyObject *module, PyObject *args);
+PyObject *zpy_archive_pack(PyObject *module, PyObject *args);
+PyObject *zpy_archive_unpack(PyObject *module, PyObject *args);
+PyObject *zpy_archive_refresh(PyObject *module, PyObject *args);
+PyObject *zpy_archive_is(PyObject *module, PyObject *path);
+PyObject *zpy_archive_verify(PyObject *module, PyObject *args);
 
 #endif /* ZPY_CORE_H */

@@ -57,6 +57,13 @@ static PyMethodDef methods[] = {
     {"feistel_permute", zpy_feistel_permute, METH_VARARGS, NULL},
     {"feistel_inverse", zpy_feistel_inverse, METH_VARARGS, NULL},
     {"feistel_hash", zpy_feistel_hash, METH_VARARGS, NULL},
+    {"archive_open", zpy_archive_open, METH_VARARGS, NULL},
+    {"archive_save", zpy_archive_save, METH_VARARGS, NULL},
+    {"archive_pack", zpy_archive_pack, METH_VARARGS, NULL},
+    {"archive_unpack", zpy_archive_unpack, METH_VARARGS, NULL},
+    {"archive_refresh", zpy_archive_refresh, METH_VARARGS, NULL},
+    {"archive_is", zpy_archive_is, METH_O, NULL},
+    {"archive_verify", zpy_archive_verify, METH_VARARGS, NULL},
     {"thread_count", thread_count, METH_NOARGS,
      "thread_count()\n--\n\nThreads that one call may use, its own included."},
     {"set_thread_count", set_thread_count, METH_O,
@@ -112,7 +119,9 @@ static int module_exec(PyObject *module)
     state->store_type = add_type(module, &zpy_store_spec, NULL);
     state->sampler_type = add_type(module, &zpy_sampler_spec, NULL);
     state->feed_type = add_type(module, &zpy_feed_spec, NULL);
-    if (!state->block_type || !state->store_type || !state->sampler_type || !state->feed_type)
+    state->archive_type = add_type(module, &zpy_archive_spec, NULL);
+    if (!state->block_type || !state->store_type || !state->sampler_type || !state->feed_type ||
+        !state->archive_type)
         return -1;
     state->dense_type = add_type(module, &zpy_dense_spec, state->store_type);
     state->ragged_type = add_type(module, &zpy_ragged_spec, state->store_type);
@@ -130,6 +139,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->ragged_type);
     Py_VISIT(state->sampler_type);
     Py_VISIT(state->feed_type);
+    Py_VISIT(state->archive_type);
     Py_VISIT(state->make_error);
     Py_VISIT(state->warning);
     return 0;
@@ -144,6 +154,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->ragged_type);
     Py_CLEAR(state->sampler_type);
     Py_CLEAR(state->feed_type);
+    Py_CLEAR(state->archive_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->warning);
     return 0;

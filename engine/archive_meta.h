@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The meta.json of one level of an archive: which leaves and levels it has.
+ */
+#ifndef ZRI_ARCHIVE_META_H
+#define ZRI_ARCHIVE_META_H
+
+#include "archive.h"
+
+struct zri_meta_entry {
+    const char *key; /* in the text or in the level's memory */
+    size_t key_nbytes;
+    const char *dtype; /* NULL: a level */
+    size_t dtype_nbytes;
+    uint32_t ndim;
+    const uint64_t *shape;
+    bool is_nested;
+};
+
+struct zri_meta {
+    struct zri_meta_entry *entries; /* to be freed */
+    size_t count, capacity;
+    uint32_t ndim;
+    const uint64_t *shape; /* NULL: it has none */
+    bool has_stack_dim, has_data, has_operation;
+    bool is_plain;
+};
+
+/* Reads a text that ends in a NUL.  Shapes and decoded keys go to *memory.  A text
+ * that is no JSON object, or holds what jansson refuses (NaN, say, in somebody's
+ * value), gives a meta without entries that is not plain.  NULL, or
+ * zri_out_of_memory, or why the level cannot be used. */
+const char *zri_meta_parse(struct zri_meta *m, const char *text, size_t nbytes,
+                           struct zri_block **memory);
+
+#endif

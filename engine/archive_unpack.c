@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * An archive into a directory.  All names are checked against each other before
+ * anything is written; then every member is written below a hidden folder beside
+ * its place, its checksum compared; and when all are there, they move into place.
+ * Folders and files are opened one name at a time without following links.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "archive.h"
+
+struct unpacking {
+    struct zr_archive *a;
+    const char *dir;
+    struct zr_archive_unpack_options options;
+    int parent_fd, stage_fd;
+    char stage_name[48];
+    int dir_fd;    /* of dir when it is there already, else -1 */
+    bool made_dir; /* dir itself is new: the stage becomes it */
+    pthread_mutex_t lock;
+    struct zr_error error; /* under lock */
+    atomic_bool failed;
+    atomic_ullong written_nbytes;
+    size_t first;
+};
+
+static int failed(const struct unpacking *u, int e, const char *name, struct zr_error *err)
+{
+    return zri_fail_errno(err, e, "%s/%s: cannot write", u->dir, name);
+}
+
+/* ---------------------------------------------------------------- checks first */
+
+/* Some part of the member's path is itself a file. */
+static bool passes_through_file(const struct zr_archive *a, const struct zri_member *m)
+{
+    for (const char *slash = strchr(m->name, '/'); slash; slash = strchr(slash + 1, '/'))
+        if (slash[1] && zri_archive_find(a, m->name, (size_t)(slash - m->name)) != SIZE_MAX)
+            return true;
+    return false;
+}
+
+static int check_members(const struct zr_archive *a, struct zr_error *err)
+{
+    uint64_t off;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct zri_member *m = &a->members[i];
+        if (m->is_special)
+            return zri_member_failed(a, i, ZR_E_FORMAT, "is a link or another special file", err);
+        if (passes_through_file(a, m))
+            return zri_member_failed(a, i, ZR_E_FORMAT, "lies below another file", err);
+        int rc = zri_member_payload(a, i, &off, err);
+        if (rc)
+            return rc;
+    }
+    return zri_archive_find(a, "meta.json", 9) != SIZE_MAX
+               ? ZR_OK
+               : zri_fail(err, ZR_E_FORMAT, "%s: is no memmap archive: it has no meta.json",
+                          a->path);
+}
+
+/* ---------------------------------------------------------------- folders */
+
+static int open_folder(int at, const char *name)
+{
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Opens the folder of `path` below `at`, making what is missing; *base is the last
+ * part.  -1 with errno. */
+static int make_folders(int at, const char *path, const char **base)
+{
+    char *copy = strdup(path), *part = copy;
+    int fd = copy ? fcntl(at, F_DUPFD_CLOEXEC, 3) : -1;
+    for (char *slash; fd >= 0 && (slash = strchr(part, '/')); part = slash + 1) {
+        *slash = 0;
+        if (mkdirat(fd, part, 0777) && errno != EEXIST) {
+            int e = errno;
+            close(fd);
+            errno = e;
+            fd = -1;
+            break;
+        }
+        int next = open_folder(fd, part), e = errno;
+        close(fd);
+        errno = e;
+        fd = next;
+    }
+    *base = path + (part - copy);
+    free(copy);
+    return fd;
+}
+
+static void remove_tree(int at, const char *name)
+{
+    int fd = open_folder(at, name);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *d; (d = readdir(dir));) {
+        if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
+            continue;
+        if (unlinkat(fd, d->d_name, 0) && (errno == EISDIR || errno == EPERM))
+            remove_tree(fd, d->d_name);
+    }
+    closedir(dir);
+    unlinkat(at, name, AT_REMOVEDIR);
+}
+
+static int make_stage(struct unpacking *u, struct zr_error *err)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return failed(u, errno, "", err);
+    snprintf(u->stage_name, sizeof u->stage_name, ".zrecord-%016" PRIx64 ".tmp", random);
+    if (mkdirat(u->parent_fd, u->stage_name, 0777) ||
+        (u->stage_fd = open_folder(u->parent_fd, u->stage_name)) < 0) {
+        int e = errno;
+        u->stage_name[0] = 0;
+        return failed(u, e, "", err);
+    }
+    return ZR_OK;
+}
+
+/* The folder that will hold the stage: dir itself, or the one it is to appear in. */
+static int open_places(struct unpacking *u, struct zr_error *err)
+{
+    u->dir_fd = open(u->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (u->dir_fd >= 0) {
+        u->parent_fd = u->dir_fd;
+        return make_stage(u, err);
+    }
+    if (errno != ENOENT)
+        return zri_fail_errno(err, errno, "%s: cannot open", u->dir);
+    size_t n = strlen(u->dir);
+    while (n > 1 && u->dir[n - 1] == '/')
+        n--;
+    size_t slash = n;
+    while (slash && u->dir[slash - 1] != '/')
+        slash--;
+    char *parent = slash ? strndup(u->dir, slash) : strdup(".");
+    if (!parent)
+        return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", u->dir);
+    u->parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int e = errno;
+    free(parent);
+    if (u->parent_fd < 0)
+        return zri_fail_errno(err, e, "%s: cannot open its directory", u->dir);
+    u->made_dir = true;
+    return make_stage(u, err);
+}
+
+/* ---------------------------------------------------------------- writing */
+
+#define STEP_NBYTES ((size_t)1 << 20)
+
+/* Stored bytes go from the file to the file in steps, checked on the way. */
+static int copy_stored(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
+{
+    const struct zri_member *m = &u->a->members[index];
+    uint64_t off;
+    int rc = zri_member_payload(u->a, index, &off, err);
+    size_t step = m->nbytes < STEP_NBYTES ? (size_t)m->nbytes : STEP_NBYTES;
+    uint8_t *buf = rc ? NULL : zr_buffer_alloc(step);
+    uint32_t crc = 0;
+    if (!rc && !buf)
+        rc = zri_member_failed(u->a, index, ZR_E_NOMEM, zri_out_of_memory, err);
+    for (uint64_t done = 0; !rc && done < m->nbytes; done += step) {
+        size_t n = m->nbytes - done < step ? (size_t)(m->nbytes - done) : step;
+        int e = zri_file_read(&u->a->file, off + done, buf, n);
+        if (e)
+            rc = zri_member_failed(u->a, index, e < 0 ? ZR_E_TRUNCATED : ZR_E_IO, "cannot be read",
+                                   err);
+        crc = rc ? crc : zri_crc32(crc, buf, n);
+        e = rc ? 0 : zri_write_full(fd, buf, n, done);
+        if (e)
+            rc = failed(u, e, m->name, err);
+    }
+    zr_buffer_free(buf);
+    if (!rc && crc != m->crc)
+        rc = zri_member_failed(u->a, index, ZR_E_CHECKSUM,
+                               "its data differs from its checksum (CRC-32)", err);
+    return rc;
+}
+
+static int copy_packed(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
+{
+    const struct zri_member *m = &u->a->members[index];
+    void *buf = zr_buffer_alloc((size_t)m->nbytes);
+    if (!buf)
+        return zri_member_failed(u->a, index, ZR_E_NOMEM, zri_out_of_memory, err);
+    int rc = zri_member_read(u->a, index, buf, err);
+    int e = rc ? 0 : zri_write_full(fd, buf, (size_t)m->nbytes, 0);
+    zr_buffer_free(buf);
+    return e ? failed(u, e, m->name, err) : rc;
+}
+
+static int write_member(struct unpacking *u, size_t index, struct zr_error *err)
+{
+    const struct zri_member *m = &u->a->members[index];
+    const char *base;
+    int folder = make_folders(u->stage_fd, m->name, &base);
+    if (folder < 0)
+        return failed(u, errno, m->name, err);
+    int fd = -1, rc = ZR_OK;
+    if (*base) { /* else a folder */
+        fd = openat(folder, base, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0)
+            rc = failed(u, errno, m->name, err);
+    }
+    close(folder);
+    if (fd < 0)
+        return rc;
+    rc = m->method == ZRI_ZIP_STORED ? copy_stored(u, index, fd, err)
+                                     : copy_packed(u, index, fd, err);
+    if (!rc && u->options.durable && fsync(fd))
+        rc = failed(u, errno, m->name, err);
+    if (close(fd) && !rc)
+        rc = failed(u, errno, m->name, err);
+    return rc;
+}
+
+static void write_task(void *ctx, size_t i)
+{
+    struct unpacking *u = ctx;
+    size_t index = u->first + i;
+    struct zr_error error;
+    if (atomic_load(&u->failed))
+        return;
+    if (write_member(u, index, &error)) {
+        pthread_mutex_lock(&u->lock);
+        if (!atomic_exchange(&u->failed, true))
+            u->error = error;
+        pthread_mutex_unlock(&u->lock);
+    }
+    atomic_fetch_add(&u->written_nbytes, u->a->members[index].nbytes);
+}
+
+static int write_members(struct unpacking *u, struct zr_error *err)
+{
+    const struct zr_archive_unpack_options *o = &u->options;
+    unsigned threads = o->thread_count ? o->thread_count : zr_thread_count();
+    uint64_t total = 0;
+    for (size_t i = 0; i < u->a->count; i++)
+        total += u->a->members[i].nbytes;
+    size_t round = o->progress ? 16 * (size_t)threads : u->a->count;
+    for (; u->first < u->a->count; u->first += round) {
+        size_t left = u->a->count - u->first;
+        zri_parallel(left < round ? left : round, threads, write_task, u);
+        if (atomic_load(&u->failed))
+            return zri_fail_as(err, &u->error);
+        if (o->progress && o->progress(o->progress_ctx, atomic_load(&u->written_nbytes), total))
+            return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", u->dir);
+    }
+    return ZR_OK;
+}
+
+/* ---------------------------------------------------------------- into place */
+
+/* What lies in the way of a member, seen before the first one moves: a folder where
+ * a file goes, a link or file where a folder is needed. */
+static int check_place(const struct unpacking *u, size_t index, struct zr_error *err)
+{
+    const struct zri_member *m = &u->a->members[index];
+    char *path = strdup(m->name);
+    struct stat st;
+    int rc = path ? ZR_OK : zri_fail(err, ZR_E_NOMEM, "%s: out of memory", u->dir);
+    for (char *slash = path ? strchr(path, '/') : NULL; !rc && slash;
+         slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (fstatat(u->dir_fd, path, &st, AT_SYMLINK_NOFOLLOW)) {
+            free(path);
+            return ZR_OK; /* nothing below it either */
+        }
+        if (!S_ISDIR(st.st_mode))
+            rc = zri_fail(err, ZR_E_EXISTS, "%s/%s: is there and is no folder", u->dir, path);
+        *slash = '/';
+    }
+    if (!rc && !m->is_folder && fstatat(u->dir_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISDIR(st.st_mode))
+        rc = zri_fail(err, ZR_E_EXISTS, "%s/%s: is there and is a folder", u->dir, path);
+    free(path);
+    return rc;
+}
+
+/* One file out of the stage; a link in its place is replaced, not followed. */
+static int move_member(const struct unpacking *u, size_t index, struct zr_error *err)
+{
+    const struct zri_member *m = &u->a->members[index];
+    const char *base;
+    int folder = make_folders(u->dir_fd, m->name, &base);
+    if (folder < 0)
+        return failed(u, errno, m->name, err);
+    int e = *base && renameat(u->stage_fd, m->name, folder, base) ? errno : 0;
+    close(folder);
+    return e ? failed(u, e, m->name, err) : ZR_OK;
+}
+
+static int move_into_place(struct unpacking *u, struct zr_error *err)
+{
+    if (u->made_dir) {
+        int e =
+            renameat2(u->parent_fd, u->stage_name, AT_FDCWD, u->dir, RENAME_NOREPLACE) ? errno : 0;
+        if (e == EINVAL) /* a filesystem without that flag */
+            e = renameat(u->parent_fd, u->stage_name, AT_FDCWD, u->dir) ? errno : 0;
+        if (e)
+            return zri_fail_errno(err, e, "%s: cannot finish", u->dir);
+        u->stage_name[0] = 0;
+        return ZR_OK;
+    }
+    int rc = ZR_OK;
+    for (size_t i = 0; !rc && i < u->a->count; i++)
+        rc = check_place(u, i, err);
+    for (size_t i = 0; !rc && i < u->a->count; i++)
+        rc = move_member(u, i, err);
+    return rc;
+}
+
+static void release(struct unpacking *u)
+{
+    if (u->stage_fd >= 0)
+        close(u->stage_fd);
+    if (u->stage_name[0])
+        remove_tree(u->parent_fd, u->stage_name);
+    if (u->dir_fd >= 0)
+        close(u->dir_fd);
+    else if (u->parent_fd >= 0)
+        close(u->parent_fd);
+    pthread_mutex_destroy(&u->lock);
+    zr_archive_close(u->a);
+}
+
+int zr_archive_unpack(const char *path, const char *dir,
+                      const struct zr_archive_unpack_options *options, struct zr_error *err)
+{
+    struct unpacking u = {.dir = dir,
+                          .parent_fd = -1,
+                          .stage_fd = -1,
+                          .dir_fd = -1,
+                          .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (options)
+        u.options = *options;
+    int rc = zr_archive_open(&u.a, path, ZR_ARCHIVE_COPY, err);
+    if (!rc)
+        rc = check_members(u.a, err);
+    if (!rc)
+        rc = open_places(&u, err);
+    if (!rc)
+        rc = write_members(&u, err);
+    if (!rc)
+        rc = move_into_place(&u, err);
+    release(&u);
+    return rc;
+}
