@@ -22,7 +22,8 @@ BUILD = Path(os.environ.get("ZRECORD_BUILD", REPO / "build"))
 WARNINGS = "-Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes"
 
 LIBRARIES = ["zstd", "msgpackc", "jansson", "deflate", "bz2", "lzma"]
-LINK = ["-Wl,--exclude-libs,ALL", "-Wl,--wrap=stderr"]  # src/stderr.c says why
+# src/streams.c says why
+LINK = ["-Wl,--exclude-libs,ALL"] + [f"-Wl,--wrap={s}" for s in ("stdin", "stdout", "stderr")]
 
 
 def version():

@@ -23,6 +23,16 @@ from .store import Dense, Ragged, open
 from .verification import VerifyResult, verify
 
 if TYPE_CHECKING:
+    from .archive import (
+        is_memmap_archive,
+        load_archive,
+        memmap_like,
+        pack_memmap,
+        refresh_archive_checksums,
+        save_archive,
+        unpack_memmap,
+        verify_archive,
+    )
     from .cdl import (
         BlockDataset,
         CDLLoader,
@@ -60,13 +70,21 @@ __all__ = [
     "ZrecordError",
     "ZrecordWarning",
     "infer_block_size",
+    "is_memmap_archive",
+    "load_archive",
+    "memmap_like",
     "open",
+    "pack_memmap",
+    "refresh_archive_checksums",
+    "save_archive",
     "set_thread_count",
     "thread_count",
     "torch_collate",
     "train_dict",
     "trim_memory",
+    "unpack_memmap",
     "verify",
+    "verify_archive",
 ]
 
 
@@ -86,6 +104,18 @@ _LAZY = {"DataLoader": "dataloader"} | dict.fromkeys(
         "torch_collate",
     ),
     "cdl",
+) | dict.fromkeys(
+    (
+        "is_memmap_archive",
+        "load_archive",
+        "memmap_like",
+        "pack_memmap",
+        "refresh_archive_checksums",
+        "save_archive",
+        "unpack_memmap",
+        "verify_archive",
+    ),
+    "archive",
 )
 
 
