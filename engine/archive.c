@@ -514,6 +514,8 @@ static int open_file(struct zr_archive *a, int mode, struct zr_error *err)
     struct stat st;
     if (!e && fstat(a->file.fd, &st))
         e = errno;
+    if (e == EINVAL)
+        return failed(a, ZR_E_FORMAT, "is no regular file, so no archive", err);
     if (e)
         return zri_fail_errno(err, e, "%s: cannot open", a->path);
     a->mtime_sec = st.st_mtim.tv_sec;

@@ -115,10 +115,7 @@ static int open_file(struct zri_file *f, int dir_fd, const char *name, int acces
     if (fd < 0)
         return errno;
     struct stat st;
-    int e = fstat(fd, &st)          ? errno
-            : S_ISREG(st.st_mode) ? 0
-            : S_ISDIR(st.st_mode) ? EISDIR
-                                  : EINVAL;
+    int e = fstat(fd, &st) ? errno : S_ISREG(st.st_mode) ? 0 : EINVAL;
     if (e) {
         close(fd);
         return e;

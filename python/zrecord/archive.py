@@ -297,11 +297,11 @@ def save_archive(
     """
     layout = _layout(tree, batch_size, names, False)
     method, level = _compression(compression, compresslevel)
-    path = _prepare(path, existsok)
+    target = _prepare(path, existsok)
     _core.archive_save(
-        path, layout.sources, method, level, existsok, durable, num_threads or 0, 0, progress
+        target, layout.sources, method, level, existsok, durable, num_threads or 0, 0, progress
     )
-    return path
+    return target
 
 
 def memmap_like(
@@ -333,9 +333,10 @@ def memmap_like(
     ArchiveTree
     """
     layout = _layout(tree, batch_size, names, True)
-    path = _prepare(path, existsok)
-    _core.archive_save(path, layout.sources, None, 0, existsok, False, 0, 0, None)
-    return load_archive(path, "r+", torch=torch)
+    target = _prepare(path, existsok)
+    _core.archive_save(target, layout.sources, None, 0, existsok, False, 0, 0, None)
+    made: ArchiveTree = load_archive(target, "r+", torch=torch)
+    return made
 
 
 # ---------------------------------------------------------------- whole files
