@@ -677,6 +677,18 @@ ZR_API void zr_feed_stats(struct zr_feed *f, struct zr_feed_stats *stats);
  * nothing in a forked child, and takes NULL. */
 ZR_API void zr_feed_free(struct zr_feed *f);
 
+/* ---------------------------------------------------------------- mounts
+ * How to talk to a running zrecordfs, by its file MOUNTPOINT/.control (in a mirrored
+ * tree, that of any folder), opened read-only.  With <sys/ioctl.h>. */
+
+struct zr_mount_ctl {
+    int32_t failure; /* out: 0 or an errno */
+    uint32_t nbytes; /* in: of the command; out: of what was done, or is wrong */
+    char text[8184]; /* not terminated */
+};
+/* Fails with ENOTTY on other files. */
+#define ZR_MOUNT_CTL _IOWR('z', 0x72, struct zr_mount_ctl)
+
 #ifdef __cplusplus
 }
 #endif

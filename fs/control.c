@@ -78,6 +78,10 @@ static json_t *options_value(const struct fs *fs)
     snprintf(octal, sizeof octal, "%03o", (unsigned)o->umask & 0777U);
     json_t *options = json_object();
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
+    json_object_set_new(options, "control", json_string(o->writable_control ? "rw" : "ro"));
+    json_object_set_new(options, "shard",
+                        o->shard_length ? number(o->shard_length) : json_null());
+    json_object_set_new(options, "log", json_string(report_level()));
     json_object_set_new(options, "show_control", json_boolean(o->show_control));
     json_object_set_new(options, "checksums", json_boolean(o->checksums));
     json_object_set_new(options, "readdirplus",
@@ -195,6 +199,36 @@ static json_t *pending_value(const struct fs *fs)
     return pending;
 }
 
+/* What may be asked, and how. */
+static json_t *accepts_value(const struct fs *fs)
+{
+    json_t *accepts = json_array();
+    const struct commands_entry *entry;
+    for (size_t i = 0; (entry = commands_list(i)); i++) {
+        json_t *value = json_object();
+        json_t *by = json_pack("[s]", "ioctl");
+        if (fs->options->writable_control)
+            json_array_append_new(by, json_string("write"));
+        json_object_set_new(value, "command", json_string(entry->usage));
+        json_object_set_new(value, "does", json_string(entry->help));
+        json_object_set_new(value, "owner_only", json_boolean(entry->owner_only));
+        json_object_set_new(value, "by", by);
+        json_array_append_new(accepts, value);
+    }
+    return accepts;
+}
+
+static json_t *failure_value(const struct fs *fs)
+{
+    struct commands_failure failure;
+    if (!commands_last_failure(fs->commands, &failure))
+        return json_null();
+    json_t *value = json_object();
+    json_object_set_new(value, "command", text_value(failure.command));
+    json_object_set_new(value, "message", text_value(failure.message));
+    return value;
+}
+
 static double uptime_sec(const struct fs *fs)
 {
     struct timespec now;
@@ -282,7 +316,8 @@ static json_t *status_value(const struct fs *fs, struct source *scope)
     json_object_set_new(status, "memory", memory_value(fs));
     json_object_set_new(status, "pending", pending_value(fs));
     json_object_set_new(status, "damaged", damaged_value(fs, scope));
-    json_object_set_new(status, "accepts", json_array()); /* no commands yet */
+    json_object_set_new(status, "accepts", accepts_value(fs));
+    json_object_set_new(status, "last_failure", failure_value(fs));
     return status;
 }
 
@@ -322,6 +357,8 @@ int control_child(struct fs *fs, const struct node *dir, struct node *child)
 static int text_attr(struct fs *fs, const struct node *node, struct stat *st)
 {
     node_file_attr(fs, node, node->minted->nbytes, st);
+    if (fs->options->writable_control)
+        st->st_mode |= S_IWUSR & ~fs->options->umask;
     /* One number for those who look at numbers; the text is found by another. */
     st->st_ino = node_of(fs, &node_text, node->source, TREE_PLAIN, TREE_CONTROL).ino;
     return 0;
@@ -332,6 +369,22 @@ static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
     counters_add(fs->counters, EVENT_CONTROL_READS, 1);
     node_reply(req, node->minted->bytes, node->minted->nbytes, size, off);
     return 0;
+}
+
+static int text_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes)
+{
+    return commands_run_lines(fs, node->source, buf, nbytes);
+}
+
+static void text_command(struct fs *fs, const struct node *node, bool is_owner,
+                         struct zr_mount_ctl *ctl)
+{
+    char answer[COMMANDS_WORDS_MAX];
+    size_t nbytes = ctl->nbytes < sizeof ctl->text ? ctl->nbytes : sizeof ctl->text;
+    ctl->failure = commands_run(fs, node->source, is_owner, ctl->text, nbytes, answer);
+    ctl->nbytes = (uint32_t)strlen(answer);
+    memset(ctl->text, 0, sizeof ctl->text);
+    memcpy(ctl->text, answer, ctl->nbytes);
 }
 
 static int text_parent(struct fs *fs, const struct node *node, struct node *parent)
@@ -348,4 +401,6 @@ const struct node_kind node_text = {
     .parent = text_parent,
     .attr = text_attr,
     .read = text_read,
+    .write = text_write,
+    .command = text_command,
 };

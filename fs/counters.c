@@ -6,6 +6,7 @@
 #include "counters.h"
 
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 static const char *const OPCODE_NAMES[COUNTERS_OPCODES] = {
@@ -84,19 +85,29 @@ static const char *const EVENT_NAMES[EVENT_COUNT] = {
     [EVENT_SPINS_LOST] = "spins_lost",
 };
 
+struct counters {
+    struct counters_slot slots[COUNTERS_SLOTS];
+    pthread_mutex_t lock;
+    struct counters_sum before; /* under the lock: what was there at the last reset */
+};
+
 struct counters *counters_new(void)
 {
-    struct counters *c = aligned_alloc(_Alignof(struct counters_slot), sizeof *c);
+    struct counters *c = aligned_alloc(_Alignof(struct counters), sizeof *c);
     if (!c)
         return NULL;
-    counter *all = (counter *)c;
-    for (size_t i = 0; i < sizeof *c / sizeof *all; i++)
+    counter *all = (counter *)c->slots;
+    for (size_t i = 0; i < sizeof c->slots / (sizeof(counter)); i++)
         atomic_init(&all[i], 0);
+    c->before = (struct counters_sum){0};
+    pthread_mutex_init(&c->lock, NULL);
     return c;
 }
 
 void counters_free(struct counters *c)
 {
+    if (c)
+        pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -156,7 +167,7 @@ static void collect(const counter *from, uint64_t *to, size_t count)
         to[i] += atomic_load_explicit(&from[i], memory_order_relaxed);
 }
 
-void counters_collect(const struct counters *c, struct counters_sum *sum)
+static void add_up(const struct counters *c, struct counters_sum *sum)
 {
     *sum = (struct counters_sum){0};
     for (size_t s = 0; s < COUNTERS_SLOTS; s++) {
@@ -166,6 +177,24 @@ void counters_collect(const struct counters *c, struct counters_sum *sum)
         for (size_t k = 0; k < COUNTERS_TIMED; k++)
             collect(slot->latency[k], sum->latency[k], COUNTERS_BUCKETS);
     }
+}
+
+void counters_collect(struct counters *c, struct counters_sum *sum)
+{
+    pthread_mutex_lock(&c->lock);
+    add_up(c, sum);
+    uint64_t *all = (uint64_t *)sum;
+    const uint64_t *before = (const uint64_t *)&c->before;
+    for (size_t i = 0; i < sizeof *sum / sizeof *all; i++)
+        all[i] -= before[i];
+    pthread_mutex_unlock(&c->lock);
+}
+
+void counters_reset(struct counters *c)
+{
+    pthread_mutex_lock(&c->lock);
+    add_up(c, &c->before);
+    pthread_mutex_unlock(&c->lock);
 }
 
 const char *counters_opcode_name(uint32_t opcode)

@@ -53,16 +53,14 @@ struct counters_slot {
     counter events[EVENT_COUNT];
 };
 
-struct counters {
-    struct counters_slot slots[COUNTERS_SLOTS];
-};
-
 /* The sum of all slots, taken without stopping anyone. */
 struct counters_sum {
     uint64_t requests[COUNTERS_OPCODES];
     uint64_t latency[COUNTERS_TIMED][COUNTERS_BUCKETS];
     uint64_t events[EVENT_COUNT];
 };
+
+struct counters;
 
 /* NULL when memory runs out. */
 struct counters *counters_new(void);
@@ -76,7 +74,9 @@ void counters_request(struct counters *c, uint32_t opcode);
 void counters_latency(struct counters *c, uint32_t opcode, int64_t nsec);
 void counters_add(struct counters *c, enum counters_event event, uint64_t amount);
 
-void counters_collect(const struct counters *c, struct counters_sum *sum);
+void counters_collect(struct counters *c, struct counters_sum *sum);
+/* From now on the sums start from 0. */
+void counters_reset(struct counters *c);
 
 /* "LOOKUP" for 1; NULL for numbers without a name. */
 const char *counters_opcode_name(uint32_t opcode);

@@ -133,7 +133,9 @@ static int make_parts(struct fs *fs)
     fs->counters = counters_new();
     fs->damage = report_damage_new();
     fs->janitor = janitor_new(fs);
-    if (fs->cache && fs->minted && fs->counters && fs->damage && fs->janitor)
+    fs->commands = commands_new();
+    if (fs->cache && fs->minted && fs->counters && fs->damage && fs->janitor &&
+        fs->commands)
         return 0;
     report(LOG_ERR, "out of memory");
     return -1;
@@ -158,7 +160,8 @@ static struct fuse_session *new_session(struct mount *m)
     char source[PATH_MAX * 2 + 1];
     char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
     escape(sources_root(m->fs.sources)->path, source, sizeof source);
-    snprintf(list, sizeof list, "ro,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s", source,
+    snprintf(list, sizeof list, "%s,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s",
+             m->options.writable_control ? "rw" : "ro", source,
              m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
              m->options.kernel);
     char *argv[] = {"zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL};
@@ -381,6 +384,7 @@ static void close_all(struct mount *m)
         fuse_session_destroy(m->session);
     }
     warm_free(m->fs.warm);
+    commands_free(m->fs.commands);
     cache_free(m->fs.cache);
     minted_free(m->fs.minted);
     counters_free(m->fs.counters);

@@ -24,6 +24,7 @@ struct fs;
 struct minted;
 struct node_kind;
 struct source;
+struct zr_mount_ctl;
 
 struct node {
     uint64_t ino;
@@ -71,12 +72,11 @@ struct node_kind {
     /* For cache keys with this number: 0, or a code and err. */
     int (*decode)(struct fs *fs, const struct node *node, uint64_t part, struct cache_bytes *out,
                   struct zr_error *err);
-    /* NULL where nothing can be written: EROFS. */
-    int (*write)(fuse_req_t req, struct fs *fs, const struct node *node, const char *buf,
-                 size_t size);
-    /* NULL: ENOTTY. */
-    int (*ioctl)(fuse_req_t req, struct fs *fs, const struct node *node, unsigned cmd,
-                 const void *in, size_t in_nbytes, size_t out_nbytes);
+    /* 0 or an errno; NULL where nothing can be written: EROFS. */
+    int (*write)(struct fs *fs, const struct node *node, const char *buf, size_t nbytes);
+    /* A command, whose answer replaces it in ctl.  NULL: ENOTTY. */
+    void (*command)(struct fs *fs, const struct node *node, bool is_owner,
+                    struct zr_mount_ctl *ctl);
 };
 
 extern const struct node_kind node_folder;            /* folders.c */

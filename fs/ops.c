@@ -10,13 +10,18 @@
  * gets ENOSYS from libfuse once, after which the kernel does not ask again.  A cold
  * file costs LOOKUP and READ; a file read before costs nothing.
  *
- * Writes never arrive: the superblock is read-only, and the kernel answers EROFS.
+ * Writes do not arrive, since the superblock is read-only and the kernel answers
+ * EROFS, but with control=rw: then the control file takes some, and every other
+ * gets EROFS here.  For that the kernel has to ask for each open.
  */
 #include "ops.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 enum {
     READDIRPLUS_MAX = 300000, /* about 1 kB of kernel memory an entry */
@@ -149,17 +154,38 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
 /* ---------------------------------------------------------------- files */
 
-/* reply_err ENOSYS: the kernel opens files alone from then on and keeps their
- * pages.  Kernels before 3.16 get reply_open. */
-static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static bool is_writable(struct fs *fs, fuse_ino_t ino)
 {
-    (void)ino;
-    if (fs_of(req)->kernel_opens) {
-        fuse_reply_err(req, ENOSYS);
+    struct node node;
+    if (node_resolve(fs, ino, &node) != 0)
+        return false;
+    bool is = node.kind->write != NULL;
+    node_release(fs, &node);
+    return is;
+}
+
+/* Where the superblock is writable: pages written to would be everybody's, even by a
+ * program that root runs in spite of the file's mode. */
+static void open_checked(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+    if (writes && !is_writable(fs_of(req), ino)) {
+        fuse_reply_err(req, EROFS);
         return;
     }
-    fi->keep_cache = 1;
+    fi->keep_cache = !writes;
+    fi->direct_io = writes; /* what is written is not what is read */
     fuse_reply_open(req, fi);
+}
+
+/* reply_err ENOSYS: the kernel opens files alone from then on and keeps their
+ * pages.  reply_open with kernels before 3.16 and control=rw, which also gives EROFS. */
+static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    if (fs_of(req)->kernel_opens)
+        fuse_reply_err(req, ENOSYS);
+    else
+        open_checked(req, ino, fi);
 }
 
 /* reply_err ENOSYS, or reply_open, as op_open. */
@@ -193,15 +219,142 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
     node_release(fs, &node);
 }
 
-/* reply_err ENOTTY, by the shortest way: Python before 3.14 asks isatty of every
- * file it opens, and nobody remembers the answer. */
+static bool is_owner(fuse_req_t req)
+{
+    uid_t uid = fuse_req_ctx(req)->uid;
+    return uid == 0 || uid == geteuid() || uid == fs_of(req)->uid;
+}
+
+static void command(fuse_req_t req, fuse_ino_t ino, const struct zr_mount_ctl *in)
+{
+    struct fs *fs = fs_of(req);
+    struct node node;
+    struct zr_mount_ctl ctl = *in;
+    int failure = node_resolve(fs, ino, &node);
+    if (failure) {
+        fuse_reply_err(req, failure);
+        return;
+    }
+    if (node.kind->command) {
+        node.kind->command(fs, &node, is_owner(req), &ctl);
+        fuse_reply_ioctl(req, 0, &ctl, sizeof ctl);
+    } else {
+        fuse_reply_err(req, ENOTTY);
+    }
+    node_release(fs, &node);
+}
+
+/* reply_ioctl for a command to a control file.  Else reply_err ENOTTY, by the shortest
+ * way: Python before 3.14 asks isatty of every file it opens, and nobody remembers the
+ * answer. */
 static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
                      struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_nbytes,
                      size_t out_nbytes)
 {
-    (void)ino, (void)cmd, (void)arg, (void)fi, (void)flags, (void)in, (void)in_nbytes,
-        (void)out_nbytes;
-    fuse_reply_err(req, ENOTTY);
+    (void)arg, (void)fi, (void)flags;
+    if (cmd == ZR_MOUNT_CTL && in_nbytes == sizeof(struct zr_mount_ctl) && out_nbytes == in_nbytes)
+        command(req, ino, in);
+    else
+        fuse_reply_err(req, ENOTTY);
+}
+
+/* ---------------------------------------------------------------- writes
+ * Only with control=rw. */
+
+static int write_node(struct fs *fs, fuse_ino_t ino, const char *buf, size_t nbytes)
+{
+    struct node node;
+    int failure = node_resolve(fs, ino, &node);
+    if (failure)
+        return failure;
+    failure = node.kind->write ? node.kind->write(fs, &node, buf, nbytes) : EROFS;
+    node_release(fs, &node);
+    return failure;
+}
+
+/* reply_write; reply_err: EROFS, EINVAL for a command that is none, EAGAIN, ENOMEM, ESTALE. */
+static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
+                     struct fuse_file_info *fi)
+{
+    (void)off, (void)fi;
+    int failure = write_node(fs_of(req), ino, buf, size);
+    if (failure)
+        fuse_reply_err(req, failure);
+    else
+        fuse_reply_write(req, size);
+}
+
+/* reply_attr for the truncation that comes before a write to a control file, which
+ * changes nothing; reply_err EROFS. */
+static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+                       struct fuse_file_info *fi)
+{
+    (void)attr;
+    const int times = FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_CTIME;
+    bool truncates = (to_set & FUSE_SET_ATTR_SIZE) && !(to_set & ~(FUSE_SET_ATTR_SIZE | times));
+    if (truncates && is_writable(fs_of(req), ino))
+        op_getattr(req, ino, fi);
+    else
+        fuse_reply_err(req, EROFS);
+}
+
+static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
+{
+    (void)parent, (void)name, (void)mode, (void)dev;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    (void)parent, (void)name, (void)mode;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+                      struct fuse_file_info *fi)
+{
+    (void)parent, (void)name, (void)mode, (void)fi;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
+{
+    (void)link, (void)parent, (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)
+{
+    (void)ino, (void)new_parent, (void)new_name;
+    fuse_reply_err(req, EROFS);
+}
+
+/* unlink and rmdir. */
+static void op_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    (void)parent, (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+                      const char *new_name, unsigned flags)
+{
+    (void)parent, (void)name, (void)new_parent, (void)new_name, (void)flags;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+                        size_t size, int flags)
+{
+    (void)ino, (void)name, (void)value, (void)size, (void)flags;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                         struct fuse_file_info *fi)
+{
+    (void)ino, (void)mode, (void)offset, (void)length, (void)fi;
+    fuse_reply_err(req, EROFS);
 }
 
 /* ---------------------------------------------------------------- listings */
@@ -351,7 +504,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* Records lie in memory: splicing them costs more than copying. */
     want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
     want(conn, FUSE_CAP_IOCTL_DIR, false);
-    fs->kernel_opens = conn->want & FUSE_CAP_NO_OPEN_SUPPORT;
+    fs->kernel_opens =
+        (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control;
     fs->kernel_opens_dirs = conn->want & FUSE_CAP_NO_OPENDIR_SUPPORT;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
@@ -370,4 +524,16 @@ const struct fuse_lowlevel_ops ops_handlers = {
     .readdirplus = op_readdirplus,
     .statfs = op_statfs,
     .ioctl = op_ioctl,
+    .write = op_write,
+    .setattr = op_setattr,
+    .mknod = op_mknod,
+    .mkdir = op_mkdir,
+    .create = op_create,
+    .symlink = op_symlink,
+    .link = op_link,
+    .unlink = op_remove,
+    .rmdir = op_remove,
+    .rename = op_rename,
+    .setxattr = op_setxattr,
+    .fallocate = op_fallocate,
 };

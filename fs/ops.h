@@ -9,6 +9,7 @@
 #include <fuse_lowlevel.h>
 
 #include "cache.h"
+#include "commands.h"
 #include "control.h"
 #include "counters.h"
 #include "folders.h"
@@ -42,6 +43,7 @@ struct fs {
     struct cache *cache;
     struct minted_table *minted;
     struct janitor *janitor;
+    struct commands *commands;
     struct fuse_session *session;
     struct counters *counters;
     struct report_damage *damage;

@@ -51,7 +51,9 @@ static const char HELP[] =
     "                           straight into the page cache (auto: by their size)\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
-    "     show_control          list .control too (it can always be opened)\n"
+    "     control=ro|rw         rw: .control takes commands that are written to it, at\n"
+    "                           the price of more messages (zrecord ctl needs neither)\n"
+    "     show_control          list .control and .views too (they can always be opened)\n"
     "     and those of mount(8): ro, nodev, nosuid, noexec, noatime ...\n"
     "  -h, --help           this text\n"
     "  -V, --version        versions\n"
@@ -193,6 +195,12 @@ static bool set_transport(struct options *o, const char *value)
     return value && transport_parse(value, &o->transport);
 }
 
+static bool set_control(struct options *o, const char *value)
+{
+    o->writable_control = value && strcmp(value, "rw") == 0;
+    return o->writable_control || (value && strcmp(value, "ro") == 0);
+}
+
 static bool set_shard(struct options *o, const char *value)
 {
     unsigned long number = 0;
@@ -237,6 +245,7 @@ static const struct own_option {
     {"transport", set_transport, required_argument},
     {"spin", set_spin, required_argument},
     {"cache", set_cache, required_argument},
+    {"control", set_control, required_argument},
     {"shard", set_shard, required_argument},
     {"prefetch", set_prefetch, required_argument},
 };

@@ -31,6 +31,7 @@ struct options {
     unsigned threads; /* 0: by the CPUs */
     int spin_usec;    /* -1: the default */
     int prefetch;     /* records ahead of a reader; WARM_AUTO, WARM_OFF */
+    bool writable_control; /* control=rw */
     uint64_t cache_nbytes;
     uint64_t shard_length;           /* records in a folder; 0: all */
     char kernel[OPTIONS_KERNEL_MAX]; /* noexec,noatime...: for mount(2), comma-separated */

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <syslog.h>
 
 static atomic_bool to_syslog;
@@ -27,8 +28,38 @@ void report_to_syslog(void)
     atomic_store(&to_syslog, true);
 }
 
+static const struct level {
+    const char *name;
+    int priority;
+} LEVELS[] = {
+    {"error", LOG_ERR}, {"warning", LOG_WARNING}, {"info", LOG_INFO}, {"debug", LOG_DEBUG}};
+enum { LEVEL_COUNT = sizeof LEVELS / sizeof LEVELS[0] };
+static atomic_int least_urgent = LOG_INFO;
+
+bool report_set_level(const char *name)
+{
+    for (size_t i = 0; i < LEVEL_COUNT; i++) {
+        if (strcmp(LEVELS[i].name, name) == 0) {
+            atomic_store(&least_urgent, LEVELS[i].priority);
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *report_level(void)
+{
+    int priority = atomic_load(&least_urgent);
+    for (size_t i = 0; i < LEVEL_COUNT; i++)
+        if (LEVELS[i].priority == priority)
+            return LEVELS[i].name;
+    return "";
+}
+
 void report(int priority, const char *format, ...)
 {
+    if (priority > atomic_load(&least_urgent))
+        return;
     char line[2048]; /* one write a line, so that threads do not mix theirs */
     va_list args;
     va_start(args, format);

@@ -17,6 +17,10 @@ struct zr_error;
 void report_to_stderr(void);
 /* Lines to syslog from now on. */
 void report_to_syslog(void);
+/* "error", "warning", "info", "debug": what is less urgent is left out from now on.  False
+ * for other words.  "info" at first. */
+bool report_set_level(const char *name);
+const char *report_level(void);
 /* priority: LOG_ERR, LOG_WARNING, LOG_INFO of <syslog.h>. */
 void report(int priority, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -28,7 +28,7 @@ struct command {
 };
 
 extern const struct command cmd_import, cmd_export, cmd_info, cmd_ls, cmd_cat, cmd_verify,
-    cmd_train_dict, cmd_mount, cmd_umount;
+    cmd_train_dict, cmd_mount, cmd_umount, cmd_ctl;
 
 /* ---------------------------------------------------------------- common.c */
 

@@ -14,7 +14,7 @@
 
 static const struct command *const commands[] = {
     &cmd_import, &cmd_export,     &cmd_info,  &cmd_ls,     &cmd_cat,
-    &cmd_verify, &cmd_train_dict, &cmd_mount, &cmd_umount,
+    &cmd_verify, &cmd_train_dict, &cmd_mount, &cmd_umount,     &cmd_ctl,
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 

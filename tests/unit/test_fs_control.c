@@ -53,6 +53,24 @@ START_TEST(unknown_opcodes_are_counted_as_other)
 }
 END_TEST
 
+START_TEST(after_a_reset_the_sums_start_from_0)
+{
+    struct counters *c = counters_new();
+    struct counters_sum sum;
+    counters_request(c, FUSE_READ);
+    counters_latency(c, FUSE_READ, 1000);
+    counters_add(c, EVENT_DECODES, 5);
+    counters_reset(c);
+    counters_collect(c, &sum);
+    ck_assert_uint_eq(sum.requests[FUSE_READ] + sum.events[EVENT_DECODES], 0);
+    ck_assert_double_eq(counters_percentile(sum.latency[TIMED_READ], 1), 0);
+    counters_add(c, EVENT_DECODES, 2);
+    counters_collect(c, &sum);
+    ck_assert_uint_eq(sum.events[EVENT_DECODES], 2);
+    counters_free(c);
+}
+END_TEST
+
 /* ---------------------------------------------------------------- damage */
 
 START_TEST(damaged_records_are_listed_once_and_bounded)
@@ -177,12 +195,14 @@ static void open_fs(struct fs *fs, const struct options *options)
     fs->counters = counters_new();
     fs->damage = report_damage_new();
     fs->janitor = janitor_new(fs);
+    fs->commands = commands_new();
     fs->warm = warm_new(&(struct warm_options){.thread_count = 1});
 }
 
 static void close_fs(struct fs *fs)
 {
     janitor_free(fs->janitor);
+    commands_free(fs->commands);
     warm_free(fs->warm);
     cache_free(fs->cache);
     minted_free(fs->minted);
@@ -236,6 +256,7 @@ int main(void)
     Suite *suite = suite_create("fs/control");
     TCase *tests = tcase_create("control");
     tcase_add_test(tests, percentiles_are_those_of_the_buckets);
+    tcase_add_test(tests, after_a_reset_the_sums_start_from_0);
     tcase_add_test(tests, unknown_opcodes_are_counted_as_other);
     tcase_add_test(tests, damaged_records_are_listed_once_and_bounded);
     tcase_add_test(tests, lists_long_forms_and_operands_in_any_order);
