@@ -7,8 +7,11 @@
  * for the next one, for some tens of µs, and then sleeps in read(); an idle daemon
  * therefore sleeps.  The others are parked, so the kernel wakes nobody in vain.
  * Whether waiting actively pays depends on the machine and the moment: it saves
- * waking an idle CPU, and it takes a CPU from readers when none is idle.  So the
- * lead measures both ways, again and again, and keeps to the faster one.
+ * waking an idle CPU, and it takes a CPU from readers when none is idle.  The
+ * other way is to follow: the lead goes to the CPU of the reader that it answers
+ * and steps aside for it (courtesy.h), so that no other CPU takes part; where that
+ * may not be done, it just sleeps.  So the lead measures both ways, again and
+ * again, and keeps to the faster one.
  *
  * Crowd: all threads sleep in read(), and the kernel wakes one a request.  The
  * lead calls them when requests queue up behind ones that take long, and they
@@ -19,6 +22,7 @@
 #include "loop.h"
 
 #include "counters.h"
+#include "courtesy.h"
 #include "zrecord.h"
 
 #define FUSE_USE_VERSION 35
@@ -26,12 +30,16 @@
 #include <linux/fuse.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,11 +54,17 @@ enum {
     STACK_NBYTES = 1 << 20,
     QUEUE_MEMORY = 32,   /* requests over which waiting times leak away */
     ALONE_LIMIT = 128,   /* so many requests one at a time: the crowd parks */
+    CPU_FIELD = 39,      /* of /proc/PID/stat */
     EPOCH_REQUESTS = 32, /* one measurement of a way to wait */
     EPOCH_COUNTED = 24,  /* the shortest of them count: others met some noise */
     TRIAL_EPOCHS = 4,    /* a way's cost is its best of so many: placing threads takes the
                             scheduler a moment */
-    STINT_EPOCHS = 60    /* how long the better way is kept before the next trial */
+    SLOW_FACTOR = 3,
+    FOLLOW_FIRST = 4, /* requests until one sees again where the reader runs; */
+    FOLLOW_SLOW = 3,  /* or so many slow ones, since it probably has moved; */
+    FOLLOW_LAST = 64, /* doubled each time it had not moved */
+    LONG_STINT_EPOCHS = 600,
+    STINT_EPOCHS = 60 /* how long the better way is kept before the next trial */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
 /* Leaky sum of the time others waited that calls the crowd: with few CPUs, and
@@ -71,14 +85,19 @@ struct worker {
 
 /* The lead's own view of how its waiting goes; nobody else touches it. */
 struct pace {
-    int64_t done_nsec;      /* when the last request was answered */
-    int64_t took_nsec;      /* how long that took */
-    int64_t queued_nsec;    /* leaky sum: time for which the next one was kept waiting */
-    int64_t no_spin_until;  /* somebody else wanted this CPU */
-    bool spins;             /* this epoch's way to wait */
-    unsigned request_count; /* in this epoch */
-    unsigned epochs_left;   /* in this stint */
-    unsigned stint_epochs;  /* TRIAL_EPOCHS or STINT_EPOCHS */
+    int64_t done_nsec;       /* when the last request was answered */
+    int64_t took_nsec;       /* how long that took */
+    int64_t queued_nsec;     /* leaky sum: time for which the next one was kept waiting */
+    int64_t no_spin_until;   /* somebody else wanted this CPU */
+    bool spins;              /* this epoch's way to wait; else it follows, or sleeps */
+    bool follows;            /* the lead is bound to a reader's CPU */
+    unsigned followed_count; /* requests since one saw where the reader runs */
+    unsigned slow_count;     /* requests in a row that came late */
+    unsigned follow_after;   /* and after how many one sees again */
+    int followed_cpu;        /* -1 none */
+    unsigned request_count;  /* in this epoch */
+    unsigned epochs_left;    /* in this stint */
+    unsigned stint_epochs;   /* TRIAL_EPOCHS or STINT_EPOCHS */
     int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
     int64_t cost_nsec[2];               /* best epochs without and with spinning; 0 unknown */
 };
@@ -88,6 +107,9 @@ struct loop {
     struct loop_options options;
     int fd;
     int64_t queued_limit_nsec;
+    struct courtesy *courtesy;  /* NULL where it cannot be */
+    struct courtesy_seat *seat; /* of the lead */
+    cpu_set_t cpus;             /* that the lead may use when it follows nobody */
     struct pace pace;
     atomic_bool stopping;
     atomic_bool has_ended;
@@ -159,6 +181,70 @@ static void park(struct worker *w)
     pthread_mutex_unlock(&l->lock);
 }
 
+/* ---------------------------------------------------------------- following */
+
+/* The CPU on which a thread runs or last ran, or -1. */
+static int cpu_of(uint32_t tid)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%u/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t nbytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (nbytes <= 0)
+        return -1;
+    text[nbytes] = '\0';
+    const char *field = strrchr(text, ')'); /* ends the second field */
+    for (int i = 2; field && i < CPU_FIELD; i++)
+        field = strchr(field + 1, ' ');
+    return field ? (int)strtol(field + 1, NULL, 10) : -1;
+}
+
+static void follow_nobody(struct loop *l)
+{
+    struct pace *p = &l->pace;
+    if (!p->follows)
+        return;
+    p->follows = false;
+    p->followed_cpu = -1;
+    courtesy_set(l->seat, false);
+    (void)sched_setaffinity(0, sizeof l->cpus, &l->cpus);
+}
+
+static void go_to(struct loop *l, int cpu)
+{
+    cpu_set_t set;
+    if (cpu < 0 || cpu >= CPU_SETSIZE || cpu == l->pace.followed_cpu)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) == 0)
+        l->pace.followed_cpu = cpu;
+}
+
+/* The lead, while the request of that thread is being served. */
+static void follow(struct loop *l, uint32_t pid)
+{
+    struct pace *p = &l->pace;
+    if (!l->seat || p->spins || pid == 0) {
+        follow_nobody(l);
+        return;
+    }
+    bool is_slow = p->slow_count >= FOLLOW_SLOW && p->followed_count >= FOLLOW_FIRST;
+    if (p->follows && ++p->followed_count < p->follow_after && !is_slow)
+        return;
+    int before = p->followed_cpu;
+    p->follows = true;
+    p->followed_count = 0;
+    go_to(l, cpu_of(pid));
+    bool has_stayed = p->followed_cpu == before;
+    p->follow_after = has_stayed ? p->follow_after * 2 : FOLLOW_FIRST;
+    if (p->follow_after > FOLLOW_LAST)
+        p->follow_after = FOLLOW_LAST;
+    courtesy_set(l->seat, p->followed_cpu >= 0);
+}
+
 /* ---------------------------------------------------------------- receiving */
 
 static bool is_readable(const struct loop *l)
@@ -172,6 +258,12 @@ static ssize_t receive(struct worker *w)
     return read(w->loop->fd, w->buffer, w->buffer_nbytes);
 }
 
+/* One way is so much better that there is little to be learnt soon. */
+static bool is_far(const struct pace *p)
+{
+    return p->cost_nsec[!p->spins] > p->cost_nsec[p->spins] / 2 * 3;
+}
+
 /* Ends a stint: after a stint of the better way comes a trial of the other, after
  * that the better of the two.  Burning a CPU has to be worth it. */
 static void change_way(struct pace *p)
@@ -182,7 +274,9 @@ static void change_way(struct pace *p)
         p->spins = p->cost_nsec[true] < p->cost_nsec[false] / 16 * 15;
     else
         p->spins = !p->spins;
-    p->stint_epochs = was_trial && is_known ? STINT_EPOCHS : TRIAL_EPOCHS;
+    p->stint_epochs = TRIAL_EPOCHS;
+    if (was_trial && is_known)
+        p->stint_epochs = is_far(p) ? LONG_STINT_EPOCHS : STINT_EPOCHS;
     p->epochs_left = p->stint_epochs;
     if (p->epochs_left == TRIAL_EPOCHS)
         p->cost_nsec[p->spins] = 0;
@@ -204,6 +298,8 @@ static void account_epoch(struct pace *p)
 /* One more request answered, so long after the one before. */
 static void account_pace(struct pace *p, int64_t nsec)
 {
+    bool is_slow = nsec > p->cost_nsec[p->spins] * SLOW_FACTOR / EPOCH_COUNTED;
+    p->slow_count = is_slow ? p->slow_count + 1 : 0;
     unsigned at = p->request_count++;
     for (; at > 0 && p->epoch_nsec[at - 1] > nsec; at--)
         p->epoch_nsec[at] = p->epoch_nsec[at - 1];
@@ -302,8 +398,12 @@ static void serve(struct worker *w, size_t nbytes)
     int64_t start = now_nsec();
     counters_request(l->options.counters, opcode);
     account_company(l, atomic_fetch_add_explicit(&l->busy_count, 1, memory_order_relaxed));
-    if (w->index == 0)
+    if (w->index == 0) {
         atomic_store_explicit(&l->lead_busy_since, start, memory_order_relaxed);
+        courtesy_note(l->seat);
+        if (atomic_load_explicit(&l->mode, memory_order_relaxed) == SOLO)
+            follow(l, nbytes >= sizeof *header ? header->pid : 0);
+    }
 
     struct fuse_buf request = {.mem = w->buffer, .size = nbytes};
     fuse_session_process_buf(l->session, &request);
@@ -329,8 +429,12 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     struct loop *l = w->loop;
+    if (w->index == 0)
+        l->seat = courtesy_join(l->courtesy);
     while (!atomic_load(&l->stopping)) {
         bool is_solo = atomic_load(&l->mode) == SOLO;
+        if (!is_solo && w->index == 0)
+            follow_nobody(l);
         if (is_solo && w->index != 0) {
             park(w);
             continue;
@@ -395,6 +499,12 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
     l->options = *options;
     l->fd = fuse_session_fd(session);
     l->pace.spins = true;
+    l->pace.followed_cpu = -1;
+    CPU_ZERO(&l->cpus);
+    if (options->follows && sched_getaffinity(0, sizeof l->cpus, &l->cpus) == 0)
+        l->courtesy = courtesy_new(1);
+    if (l->courtesy)
+        l->pace.spins = false;
     l->pace.epochs_left = l->pace.stint_epochs = TRIAL_EPOCHS;
     /* With two CPUs a reader and the lead have them both. */
     l->queued_limit_nsec = zr_thread_count() > 2 ? QUEUED_NSEC_MANY : QUEUED_NSEC_FEW;
@@ -453,6 +563,7 @@ void loop_stop(struct loop *l)
         join(&l->workers[i]);
         munmap(l->workers[i].buffer, l->workers[i].buffer_nbytes);
     }
+    courtesy_free(l->courtesy);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     free(l);

@@ -6,6 +6,7 @@
 #ifndef ZRECORDFS_LOOP_H
 #define ZRECORDFS_LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct counters;
@@ -15,6 +16,7 @@ struct loop;
 struct loop_options {
     unsigned thread_count; /* at least 1 */
     int64_t spin_nsec;     /* how long to wait actively; 0 never */
+    bool follows;          /* may follow readers to their CPU */
     struct counters *counters;
     void (*ended)(void *ctx); /* the kernel ended the mount; called once, from a worker */
     void *ended_ctx;

@@ -19,6 +19,7 @@
 #include "uring.h"
 
 #include "counters.h"
+#include "courtesy.h"
 #include "fuse_uring.h"
 
 #define FUSE_USE_VERSION 35
@@ -57,6 +58,7 @@ struct worker {
     struct uring *uring;
     unsigned queue; /* the CPU's number */
     bool has_ring;
+    struct courtesy_seat *seat; /* NULL without courtesy */
     pthread_t thread;
     struct io_uring ring;
     struct fuse_uring_header *header;
@@ -69,7 +71,8 @@ struct worker {
 struct uring {
     struct fuse_session *session;
     struct uring_options options;
-    int stop_fd; /* an eventfd that all rings watch */
+    struct courtesy *courtesy; /* NULL where it cannot be */
+    int stop_fd;               /* an eventfd that all rings watch */
     size_t payload_nbytes;
     unsigned queue_count, worker_count, started_count;
     atomic_bool has_ended;
@@ -266,6 +269,7 @@ static void serve(struct worker *w)
     struct exchange x = {.unique = header->unique, .worker = w};
     uint32_t opcode = header->opcode;
     int64_t start = now_nsec();
+    courtesy_note(w->seat);
     counters_request(u->options.counters, opcode);
     size_t nbytes = assemble(w);
     if (nbytes) {
@@ -355,23 +359,27 @@ static struct events register_entry(struct worker *w)
     return events;
 }
 
-/* To the queue's CPU, where this process may use it. */
-static void bind_to_cpu(const struct worker *w)
+/* To the queue's CPU, if this process may use it. */
+static bool bind_to_cpu(const struct worker *w)
 {
     cpu_set_t *set = CPU_ALLOC(w->queue + 1);
     if (!set)
-        return;
+        return false;
     size_t nbytes = CPU_ALLOC_SIZE(w->queue + 1);
     CPU_ZERO_S(nbytes, set);
     CPU_SET_S(w->queue, nbytes, set);
-    (void)sched_setaffinity(0, nbytes, set);
+    bool is_bound = sched_setaffinity(0, nbytes, set) == 0;
     CPU_FREE(set);
+    return is_bound;
 }
 
 static void *work(void *arg)
 {
     struct worker *w = arg;
-    bind_to_cpu(w);
+    if (bind_to_cpu(w)) {
+        w->seat = courtesy_join(w->uring->courtesy);
+        courtesy_set(w->seat, true);
+    }
     struct events events = register_entry(w);
     if (events.failure)
         return NULL;
@@ -532,6 +540,7 @@ static int start_until(struct uring *u, unsigned count)
 
 int uring_start(struct uring *u)
 {
+    u->courtesy = courtesy_new(u->worker_count);
     /* The kernel changes over when every queue has an entry, and not at all when
      * one is refused before. */
     int failure = start_until(u, u->queue_count);
@@ -555,6 +564,7 @@ void uring_free(struct uring *u)
         if (w->mapped_nbytes)
             munmap(w->payload, w->mapped_nbytes);
     }
+    courtesy_free(u->courtesy);
     if (u->stop_fd >= 0)
         close(u->stop_fd);
     pthread_cond_destroy(&u->changed);

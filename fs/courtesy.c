@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The idle class for threads that answer, and the watcher over them (courtesy.h).
+ *
+ * The watcher counts what each seat serves.  A seat that serves nothing for a
+ * period is either asleep, because nobody asks, or runnable and starved.  Then all
+ * return to the normal class, for a time that doubles with each such event.
+ */
+#include "courtesy.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    QUIET_PERIODS = 10, /* without a request, after which the watcher sleeps */
+    STUCK_PERIODS = 2,  /* after which a seat is starved: one may be chance */
+    STACK_NBYTES = 256 << 10
+};
+static const int64_t NSEC_PER_SEC = 1000000000;
+static const int64_t PERIOD_NSEC = 3000000;
+static const int64_t FIRST_PENALTY_NSEC = 50000000, LAST_PENALTY_NSEC = 8000000000;
+static const int64_t GOOD_NSEC = 2000000000; /* without starving: the penalty is forgotten */
+
+struct courtesy_seat {
+    _Alignas(64) _Atomic uint64_t served_count;
+    struct courtesy *courtesy;
+    /* lock */
+    pid_t tid;
+    bool steps_aside;     /* wants to */
+    bool is_aside;        /* does */
+    bool was_active;      /* served something when it was last not stuck */
+    unsigned stuck_count; /* periods in a row, runnable and serving nothing */
+    uint64_t seen_count;
+};
+
+struct courtesy {
+    atomic_bool is_asleep; /* the watcher waits for a first request */
+    pthread_mutex_t lock;  /* everything below */
+    pthread_cond_t changed;
+    pthread_t watcher;
+    bool is_stopping;
+    unsigned seat_count, joined_count, quiet_count;
+    int64_t normal_until; /* a penalty runs until then */
+    int64_t penalty_nsec;
+    int64_t starved_nsec; /* when somebody did last */
+    struct courtesy_seat *seats;
+};
+
+static int64_t now_nsec(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
+}
+
+static bool set_class(pid_t tid, bool is_idle)
+{
+    const struct sched_param param = {0};
+    return sched_setscheduler(tid, is_idle ? SCHED_IDLE : SCHED_OTHER, &param) == 0;
+}
+
+/* ---------------------------------------------------------------- seats, lock held */
+
+static void place(struct courtesy_seat *s, bool is_aside)
+{
+    if (s->is_aside != is_aside && set_class(s->tid, is_aside))
+        s->is_aside = is_aside;
+}
+
+static void place_all(struct courtesy *c, bool is_allowed)
+{
+    for (unsigned i = 0; i < c->joined_count; i++)
+        place(&c->seats[i], is_allowed && c->seats[i].steps_aside);
+}
+
+/* Runnable, although it serves nothing. */
+static bool is_waiting_for_cpu(const struct courtesy_seat *s)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)s->tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t nbytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (nbytes <= 0)
+        return false;
+    text[nbytes] = '\0';
+    const char *end = strrchr(text, ')');
+    return end && end[1] == ' ' && end[2] == 'R';
+}
+
+static void punish(struct courtesy *c, int64_t now)
+{
+    bool is_new = now - c->starved_nsec > GOOD_NSEC + c->penalty_nsec;
+    c->penalty_nsec = is_new ? FIRST_PENALTY_NSEC : c->penalty_nsec * 2;
+    if (c->penalty_nsec > LAST_PENALTY_NSEC)
+        c->penalty_nsec = LAST_PENALTY_NSEC;
+    c->starved_nsec = now;
+    c->normal_until = now + c->penalty_nsec;
+    place_all(c, false);
+}
+
+/* True when there may be more to see in the next period. */
+static bool look_at(struct courtesy_seat *s, bool *is_starved)
+{
+    uint64_t served = atomic_load_explicit(&s->served_count, memory_order_relaxed);
+    bool is_active = served != s->seen_count;
+    bool is_stuck = !is_active && s->was_active && s->is_aside && is_waiting_for_cpu(s);
+    s->stuck_count = is_stuck ? s->stuck_count + 1 : 0;
+    if (!is_stuck)
+        s->was_active = is_active;
+    *is_starved |= s->stuck_count >= STUCK_PERIODS;
+    s->seen_count = served;
+    return is_active || is_stuck;
+}
+
+/* One period. */
+static void look(struct courtesy *c, int64_t now)
+{
+    bool is_any_active = false, is_starved = false;
+    for (unsigned i = 0; i < c->joined_count; i++)
+        is_any_active |= look_at(&c->seats[i], &is_starved);
+    c->quiet_count = is_any_active ? 0 : c->quiet_count + 1;
+    if (is_starved)
+        punish(c, now);
+    else if (now >= c->normal_until)
+        place_all(c, true);
+}
+
+/* ---------------------------------------------------------------- the watcher */
+
+static void sleep_until_asked(struct courtesy *c)
+{
+    atomic_store(&c->is_asleep, true);
+    while (atomic_load(&c->is_asleep) && !c->is_stopping)
+        pthread_cond_wait(&c->changed, &c->lock);
+    c->quiet_count = 0;
+}
+
+static void sleep_period(struct courtesy *c, int64_t now)
+{
+    /* While all are in the normal class there is nothing to look for. */
+    int64_t until = now + PERIOD_NSEC;
+    if (until < c->normal_until)
+        until = c->normal_until;
+    const struct timespec at = {.tv_sec = until / NSEC_PER_SEC, .tv_nsec = until % NSEC_PER_SEC};
+    pthread_cond_timedwait(&c->changed, &c->lock, &at);
+}
+
+static void *watch(void *arg)
+{
+    struct courtesy *c = arg;
+    pthread_mutex_lock(&c->lock);
+    while (!c->is_stopping) {
+        if (c->quiet_count >= QUIET_PERIODS)
+            sleep_until_asked(c);
+        else
+            sleep_period(c, now_nsec());
+        look(c, now_nsec());
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- the threads */
+
+struct courtesy_seat *courtesy_join(struct courtesy *c)
+{
+    struct courtesy_seat *seat = NULL;
+    if (!c)
+        return NULL;
+    pthread_mutex_lock(&c->lock);
+    if (c->joined_count < c->seat_count) {
+        seat = &c->seats[c->joined_count++];
+        seat->courtesy = c;
+        seat->tid = gettid();
+    }
+    pthread_mutex_unlock(&c->lock);
+    return seat;
+}
+
+void courtesy_set(struct courtesy_seat *seat, bool steps_aside)
+{
+    if (!seat || seat->steps_aside == steps_aside) /* only this thread changes it */
+        return;
+    struct courtesy *c = seat->courtesy;
+    pthread_mutex_lock(&c->lock);
+    seat->steps_aside = steps_aside;
+    place(seat, steps_aside && now_nsec() >= c->normal_until);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void wake_watcher(struct courtesy *c)
+{
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->is_asleep, false);
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void courtesy_note(struct courtesy_seat *seat)
+{
+    if (!seat)
+        return;
+    atomic_fetch_add_explicit(&seat->served_count, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&seat->courtesy->is_asleep, memory_order_relaxed))
+        wake_watcher(seat->courtesy);
+}
+
+/* ---------------------------------------------------------------- lifecycle */
+
+static void *try_classes(void *arg)
+{
+    bool *may = arg;
+    *may = set_class(0, true) && set_class(0, false);
+    return NULL;
+}
+
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_NBYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(thread, &attr, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return failure;
+}
+
+/* On a thread of its own, which would otherwise stay in the idle class. */
+static bool may_return(void)
+{
+    bool may = false;
+    pthread_t thread;
+    if (start_thread(&thread, try_classes, &may) != 0)
+        return false;
+    pthread_join(thread, NULL);
+    return may;
+}
+
+static struct courtesy *allocate(unsigned seat_count)
+{
+    struct courtesy *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->seats = aligned_alloc(_Alignof(struct courtesy_seat), seat_count * sizeof *c->seats);
+    if (!c->seats) {
+        free(c);
+        return NULL;
+    }
+    memset(c->seats, 0, seat_count * sizeof *c->seats);
+    c->seat_count = seat_count;
+    c->quiet_count = QUIET_PERIODS;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&c->lock, NULL);
+    return c;
+}
+
+static void release(struct courtesy *c)
+{
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c->seats);
+    free(c);
+}
+
+struct courtesy *courtesy_new(unsigned seat_count)
+{
+    struct courtesy *c = may_return() ? allocate(seat_count) : NULL;
+    if (c && start_thread(&c->watcher, watch, c) != 0) {
+        release(c);
+        c = NULL;
+    }
+    return c;
+}
+
+void courtesy_free(struct courtesy *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->is_stopping = true;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(c->watcher, NULL);
+    release(c);
+}
