@@ -159,6 +159,7 @@ static void sleep_period(struct courtesy *c, int64_t now)
 static void *watch(void *arg)
 {
     struct courtesy *c = arg;
+    pthread_setname_np(pthread_self(), "zrecordfs-watch");
     pthread_mutex_lock(&c->lock);
     while (!c->is_stopping) {
         if (c->quiet_count >= QUIET_PERIODS)

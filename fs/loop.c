@@ -429,6 +429,7 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     struct loop *l = w->loop;
+    pthread_setname_np(pthread_self(), "zrecordfs-serve");
     if (w->index == 0)
         l->seat = courtesy_join(l->courtesy);
     while (!atomic_load(&l->stopping)) {

@@ -376,6 +376,7 @@ static bool bind_to_cpu(const struct worker *w)
 static void *work(void *arg)
 {
     struct worker *w = arg;
+    pthread_setname_np(pthread_self(), "zrecordfs-serve");
     if (bind_to_cpu(w)) {
         w->seat = courtesy_join(w->uring->courtesy);
         courtesy_set(w->seat, true);

@@ -451,6 +451,7 @@ static void finish(struct warm *w, const struct piece *p)
 static void *push_on(void *arg)
 {
     struct warm *w = arg;
+    pthread_setname_np(pthread_self(), "zrecordfs-ahead");
     /* Of this thread alone: readers and the threads that answer them go first. */
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     pthread_mutex_lock(&w->lock);

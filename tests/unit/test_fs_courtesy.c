@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Courtesy: threads step aside, and are helped when that makes them starve.
+ */
+#include <check.h>
+
+#include "courtesy.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct courtesy *new_or_null(unsigned seats)
+{
+    struct courtesy *c = courtesy_new(seats);
+    if (!c)
+        ck_assert_msg(geteuid() != 0 || getenv("ZRECORD_NO_NICE"), "root may change classes");
+    return c;
+}
+
+START_TEST(a_thread_steps_aside_and_comes_back)
+{
+    struct courtesy *c = new_or_null(1);
+    struct courtesy_seat *seat = courtesy_join(c);
+    courtesy_note(seat); /* NULL does nothing, as in all of these */
+    courtesy_set(seat, true);
+    if (c) {
+        ck_assert_int_eq(sched_getscheduler(0), SCHED_IDLE);
+        ck_assert_ptr_null(courtesy_join(c)); /* all seats are taken */
+    }
+    courtesy_set(seat, false);
+    ck_assert_int_eq(sched_getscheduler(0), SCHED_OTHER);
+    courtesy_free(c);
+}
+END_TEST
+
+static void bind_to_cpu(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof set, &set), 0);
+}
+
+struct rival {
+    int cpu;
+    struct courtesy *courtesy;
+    atomic_bool stop, is_served;
+};
+
+static void *burn(void *arg)
+{
+    struct rival *r = arg;
+    bind_to_cpu(r->cpu);
+    while (!atomic_load(&r->stop))
+        ;
+    return NULL;
+}
+
+/* Serves on and off, until the rivals have taken its CPU; then it has to come back. */
+static void *serve(void *arg)
+{
+    struct rival *r = arg;
+    bind_to_cpu(r->cpu);
+    struct courtesy_seat *seat = courtesy_join(r->courtesy);
+    courtesy_set(seat, true);
+    for (int i = 0; i < 400; i++) {
+        courtesy_note(seat);
+        usleep(500);
+    }
+    atomic_store(&r->is_served, true);
+    return NULL;
+}
+
+/* With the idle class alone it would have a three-hundredth of the CPU. */
+START_TEST(a_starving_thread_is_put_back)
+{
+    struct rival r = {.cpu = sched_getcpu(), .courtesy = new_or_null(1)};
+    pthread_t server, rivals[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&rivals[i], NULL, burn, &r);
+    pthread_create(&server, NULL, serve, &r);
+    pthread_join(server, NULL);
+    ck_assert(atomic_load(&r.is_served));
+    atomic_store(&r.stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(rivals[i], NULL);
+    courtesy_free(r.courtesy);
+}
+END_TEST
+
+START_TEST(it_ends_with_and_without_seats)
+{
+    for (int i = 0; i < 20; i++)
+        courtesy_free(courtesy_new(4));
+    courtesy_free(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fs_courtesy");
+    TCase *tests = tcase_create("all");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, a_thread_steps_aside_and_comes_back);
+    tcase_add_test(tests, a_starving_thread_is_put_back);
+    tcase_add_test(tests, it_ends_with_and_without_seats);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
