@@ -31,7 +31,7 @@ struct slot {
     enum slot_state state;
     uint64_t step;
     uint64_t *ids; /* of the whole step */
-    struct zr_feed_part *parts;
+    struct zr_part *parts;
     int rc;
     size_t failed_stream;
     struct zr_error error;
@@ -81,28 +81,13 @@ static int64_t now_nsec(void)
 
 /* ---------------------------------------------------------------- parts */
 
-static void part_release(struct zr_feed_part *p)
-{
-    zr_buffer_free(p->data);
-    zr_buffer_free(p->offsets);
-    zr_buffer_free(p->shapes);
-    zr_buffer_free(p->shape_offsets);
-    *p = (struct zr_feed_part){0};
-}
-
-void zr_feed_parts_release(struct zr_feed_part *parts, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        part_release(&parts[i]);
-}
-
 static int out_of_memory(const struct zr_reader *r, struct zr_error *err)
 {
     return zri_fail(err, ZR_E_NOMEM, "%s: out of memory for a batch", r->path);
 }
 
-static int gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count,
-                        struct zr_feed_part *p, struct zr_error *err)
+static int gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, struct zr_part *p,
+                        struct zr_error *err)
 {
     uint64_t nbytes;
     if (__builtin_mul_overflow(r->schema.row_nbytes, (uint64_t)count, &nbytes) ||
@@ -112,8 +97,8 @@ static int gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count,
     return zr_gather_dense(r, ids, count, p->data, nbytes, err);
 }
 
-static int gather_ragged(struct zr_reader *r, const uint64_t *ids, size_t count,
-                         struct zr_feed_part *p, struct zr_error *err)
+static int gather_ragged(struct zr_reader *r, const uint64_t *ids, size_t count, struct zr_part *p,
+                         struct zr_error *err)
 {
     if (!(p->offsets = zr_buffer_alloc((count + 1) * sizeof *p->offsets)))
         return out_of_memory(r, err);
@@ -126,30 +111,12 @@ static int gather_ragged(struct zr_reader *r, const uint64_t *ids, size_t count,
     return zr_gather_ragged(r, ids, count, p->data, p->offsets, err);
 }
 
-static int gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count,
-                         struct zr_feed_part *p, struct zr_error *err)
-{
-    p->offsets = zr_buffer_alloc((count + 1) * sizeof *p->offsets);
-    p->shape_offsets = zr_buffer_alloc((count + 1) * sizeof *p->shape_offsets);
-    if (!p->offsets || !p->shape_offsets)
-        return out_of_memory(r, err);
-    int rc = zr_gather_packed_plan(r, ids, count, p->offsets, p->shape_offsets, err);
-    if (rc)
-        return rc;
-    p->nbytes = p->offsets[count];
-    p->data = zr_buffer_alloc(p->nbytes);
-    p->shapes = zr_buffer_alloc(p->shape_offsets[count] * sizeof *p->shapes);
-    if (!p->data || !p->shapes)
-        return out_of_memory(r, err);
-    return zr_gather_packed(r, ids, count, p->data, p->offsets, p->shapes, p->shape_offsets, err);
-}
-
 static int gather_part(const struct zr_feed_stream *s, const uint64_t *ids, size_t count,
-                       struct zr_feed_part *p, struct zr_error *err)
+                       struct zr_part *p, struct zr_error *err)
 {
     if (s->reader->schema.geometry == ZR_DENSE)
         return gather_dense(s->reader, ids, count, p, err);
-    return (s->packed ? gather_packed : gather_ragged)(s->reader, ids, count, p, err);
+    return (s->packed ? zr_gather_packed : gather_ragged)(s->reader, ids, count, p, err);
 }
 
 /* All streams of a busy slot; without the lock. */
@@ -162,7 +129,7 @@ static void gather_slot(struct zr_feed *f, struct slot *s)
         s->failed_stream = i;
     }
     if (s->rc)
-        zr_feed_parts_release(s->parts, f->stream_count);
+        zr_parts_release(s->parts, f->stream_count);
 }
 
 /* ---------------------------------------------------------------- the ring */
@@ -288,7 +255,7 @@ static void wake_thread(struct zr_feed *f)
 }
 
 /* Hands out the slot at given, which is not busy. */
-static int give(struct zr_feed *f, struct zr_feed_part *parts, struct zr_feed_batch *batch,
+static int give(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch *batch,
                 struct zr_error *err)
 {
     struct slot *s = slot_at(f, f->given++);
@@ -328,7 +295,7 @@ static bool wait_ready(struct zr_feed *f, int64_t until)
     return rc != ETIMEDOUT;
 }
 
-int zr_feed_take(struct zr_feed *f, struct zr_feed_part *parts, struct zr_feed_batch *batch,
+int zr_feed_take(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch *batch,
                  int64_t wait_nsec, struct zr_error *err)
 {
     int64_t start = now_nsec();
@@ -389,7 +356,7 @@ static void release_memory(struct zr_feed *f)
 {
     for (size_t i = 0; f->slots && i < f->limit; i++) {
         if (f->slots[i].parts)
-            zr_feed_parts_release(f->slots[i].parts, f->stream_count);
+            zr_parts_release(f->slots[i].parts, f->stream_count);
         free(f->slots[i].parts);
         free(f->slots[i].ids);
     }

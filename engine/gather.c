@@ -40,6 +40,13 @@ struct gather {
     int rc;                /* under lock */
     struct zr_error error; /* of the position that failed; under lock */
     atomic_bool failed;    /* others may stop */
+    atomic_bool surprised; /* a record is not what the plan says */
+};
+
+/* Memory for one record at a time, of the longest so far. */
+struct scratch {
+    uint8_t *bytes;
+    size_t nbytes;
 };
 
 /* ---------------------------------------------------------------- batches */
@@ -67,8 +74,10 @@ static inline void pull_ahead(const struct gather *g, size_t i, size_t end)
         if (e.off < r->data.nbytes) {
             const uint8_t *start = r->data.bytes + e.off;
             size_t n = e.phys_nbytes < PAYLOAD_AHEAD_NBYTES ? e.phys_nbytes : PAYLOAD_AHEAD_NBYTES;
-            for (size_t k = 0; k < n; k += 64)
+            for (size_t k = 0; k < n; k += 64) {
                 __builtin_prefetch(start + k);
+                __asm__ volatile(""); /* GCC drops a loop of prefetches alone */
+            }
         }
     }
 }
@@ -86,61 +95,78 @@ static int place_whole(const struct gather *g, size_t i, const struct zri_entry 
     return zri_record_decode(r, g->ids[i], entry, g->out + off, g->mapped, err);
 }
 
-/* Prefix and payload of a checked record to their two places. */
-static int split_record(const struct gather *g, size_t i, const struct zri_entry *entry,
+/* Prefix and payload to their two places, by the plan's word for where the one
+ * ends: sizes that only the record tells would stall the copy until it arrives. */
+static int split_record(struct gather *g, size_t i, const struct zri_entry *entry,
                         const uint8_t *record, struct zr_error *err)
 {
-    uint64_t ndim;
+    uint64_t ndim, shape_off = g->shape_offsets[i], planned = g->shape_offsets[i + 1] - shape_off;
+    uint64_t prefix_nbytes = 8 * (planned + 1), data_nbytes = g->offsets[i + 1] - g->offsets[i];
+    bool fits = prefix_nbytes + data_nbytes == entry->logic_nbytes;
+    if (fits) {
+        for (uint64_t k = 0; k < planned; k++) /* a call for one or two words costs more */
+            memcpy(g->shapes + shape_off + k, record + 8 + 8 * k, sizeof *g->shapes);
+        memcpy(g->out + g->offsets[i], record + prefix_nbytes, data_nbytes);
+    }
     memcpy(&ndim, record, sizeof ndim);
-    uint64_t data_nbytes = entry->logic_nbytes - 8 * (ndim + 1);
-    if (ndim != g->shape_offsets[i + 1] - g->shape_offsets[i] ||
-        data_nbytes != g->offsets[i + 1] - g->offsets[i])
-        return zri_record_damaged(g->r, g->ids[i], entry->off, ZR_E_CORRUPT,
-                                  "its shape is not what the sidecar or the plan says", err);
-    for (uint64_t k = 0; k < ndim; k++) /* a call for one or two words costs more */
-        memcpy(g->shapes + g->shape_offsets[i] + k, record + 8 + 8 * k, sizeof *g->shapes);
-    memcpy(g->out + g->offsets[i], record + 8 * (ndim + 1), data_nbytes);
-    return ZR_OK;
+    if (fits && ndim == planned)
+        return ZR_OK;
+    atomic_store(&g->surprised, true);
+    return zri_record_damaged(g->r, g->ids[i], entry->off, ZR_E_CORRUPT,
+                              "its shape is not what the sidecar or the plan says", err);
 }
 
-static int place_packed(const struct gather *g, size_t i, const struct zri_entry *entry,
-                        struct zr_error *err)
+static bool scratch_grow(struct scratch *s, size_t nbytes)
+{
+    if (nbytes > s->nbytes) {
+        zr_buffer_free(s->bytes);
+        s->bytes = zr_buffer_alloc(nbytes);
+        s->nbytes = s->bytes ? nbytes : 0;
+    }
+    return s->bytes;
+}
+
+static int place_packed(struct gather *g, size_t i, const struct zri_entry *entry,
+                        struct scratch *scratch, struct zr_error *err)
 {
     const struct zr_reader *r = g->r;
+    int rc;
     if (g->mapped && r->header.codec == ZR_RAW) {
         const uint8_t *record = r->data.bytes + entry->off;
-        int rc = zri_record_check(r, g->ids[i], entry, record, err);
-        return rc ? rc : split_record(g, i, entry, record, err);
+        rc = split_record(g, i, entry, record, err);
+        return rc ? rc : zri_record_check(r, g->ids[i], entry, record, err);
     }
-    uint8_t *record = zr_buffer_alloc(entry->logic_nbytes);
-    if (!record)
+    if (!scratch_grow(scratch, entry->logic_nbytes))
         return zri_fail_record(err, ZR_E_NOMEM, g->ids[i], entry->off, "%s: out of memory",
                                r->path);
-    int rc = zri_record_decode(r, g->ids[i], entry, record, g->mapped, err);
-    if (!rc)
-        rc = split_record(g, i, entry, record, err);
-    zr_buffer_free(record);
-    return rc;
+    rc = zri_record_decode(r, g->ids[i], entry, scratch->bytes, g->mapped, err);
+    return rc ? rc : split_record(g, i, entry, scratch->bytes, err);
+}
+
+static int place(struct gather *g, size_t i, struct scratch *scratch, struct zr_error *err)
+{
+    struct zri_entry entry;
+    int rc = zri_reader_entry(g->r, g->ids[i], &entry, err);
+    if (rc)
+        return rc;
+    return g->shapes ? place_packed(g, i, &entry, scratch, err) : place_whole(g, i, &entry, err);
 }
 
 /* Positions [begin, end), up to the first failure. */
 static void gather_span(struct gather *g, size_t begin, size_t end)
 {
     struct zr_error err;
+    struct scratch scratch = {0};
     bool ahead = g->mapped && g->r->meta.bytes;
     for (size_t i = begin; i < end && !atomic_load_explicit(&g->failed, memory_order_relaxed);
          i++) {
-        struct zri_entry entry;
         if (ahead)
             pull_ahead(g, i, end);
-        int rc = zri_reader_entry(g->r, g->ids[i], &entry, &err);
-        if (!rc)
-            rc = g->shapes ? place_packed(g, i, &entry, &err) : place_whole(g, i, &entry, &err);
-        if (rc) {
+        int rc = place(g, i, &scratch, &err);
+        if (rc)
             record_failure(g, i, rc, &err);
-            return;
-        }
     }
+    zr_buffer_free(scratch.bytes);
 }
 
 static void gather_task(void *ctx, size_t t)
@@ -168,6 +194,7 @@ static int run(struct gather *g, unsigned thread_count, bool mapped)
     g->mapped = mapped;
     g->rc = ZR_OK;
     atomic_store(&g->failed, false);
+    atomic_store(&g->surprised, false);
     if (thread_count <= 1) {
         gather_span(g, 0, g->count);
         return g->rc;
@@ -185,16 +212,17 @@ static int gather(struct gather *g, uint64_t nbytes, struct zr_error *err)
     struct zr_reader *r = g->r;
     unsigned threads = choose_threads(r, nbytes, g->count);
     pthread_mutex_init(&g->lock, NULL);
-    zr_prefetch(r, g->ids, g->count);
     bool mapped = zri_file_mapped(&r->data);
+    int64_t start = zri_batch_start();
     int rc = run(g, threads, mapped);
+    zri_batch_end(r, start, g->count, nbytes);
     if (mapped && !zri_file_trusted(&r->data))
         rc = run(g, threads, false);
     pthread_mutex_destroy(&g->lock);
     return rc ? zri_fail_as(err, &g->error) : ZR_OK;
 }
 
-static int check_geometry(const struct zr_reader *r, int geometry, struct zr_error *err)
+int zri_check_geometry(const struct zr_reader *r, int geometry, struct zr_error *err)
 {
     if (r->schema.geometry == geometry)
         return ZR_OK;
@@ -205,7 +233,7 @@ static int check_geometry(const struct zr_reader *r, int geometry, struct zr_err
 int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void *out,
                     size_t out_nbytes, struct zr_error *err)
 {
-    int rc = check_geometry(r, ZR_DENSE, err);
+    int rc = zri_check_geometry(r, ZR_DENSE, err);
     if (!rc)
         rc = zri_check_ids(r, ids, count, err);
     if (rc || count == 0)
@@ -215,6 +243,7 @@ int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void
         nbytes > out_nbytes)
         return zri_fail(err, ZR_E_BUFFER, "%s: %zu records do not fit into %zu bytes", r->path,
                         count, out_nbytes);
+    zri_prefetch_batch(r, ids, count);
     struct gather g = {.r = r, .ids = ids, .count = count, .out = out};
     return gather(&g, nbytes, err);
 }
@@ -222,7 +251,7 @@ int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void
 int zr_gather_ragged_plan(struct zr_reader *r, const uint64_t *ids, size_t count, uint64_t *offsets,
                           struct zr_error *err)
 {
-    int rc = check_geometry(r, ZR_RAGGED, err);
+    int rc = zri_check_geometry(r, ZR_RAGGED, err);
     if (!rc)
         rc = zri_check_ids(r, ids, count, err);
     if (rc)
@@ -245,74 +274,27 @@ int zr_gather_ragged_plan(struct zr_reader *r, const uint64_t *ids, size_t count
 int zr_gather_ragged(struct zr_reader *r, const uint64_t *ids, size_t count, void *out,
                      const uint64_t *offsets, struct zr_error *err)
 {
-    int rc = check_geometry(r, ZR_RAGGED, err);
+    int rc = zri_check_geometry(r, ZR_RAGGED, err);
     if (!rc)
         rc = zri_check_ids(r, ids, count, err);
     if (rc || count == 0)
         return rc;
+    zri_prefetch_batch(r, ids, count);
     struct gather g = {.r = r, .ids = ids, .count = count, .out = out, .offsets = offsets};
     return gather(&g, offsets[count], err);
 }
 
-static int plan_packed(const struct gather *g, uint64_t *offsets, uint64_t *shape_offsets,
-                       bool mapped, struct zr_error *err)
+int zri_gather_split(struct zr_reader *r, const uint64_t *ids, size_t count,
+                     const struct zr_part *p, bool *surprised, struct zr_error *err)
 {
-    struct zr_reader *r = g->r;
-    uint64_t off = 0, shape_off = 0;
-    for (size_t i = 0; i < g->count; i++) {
-        struct zri_entry entry;
-        uint32_t ndim;
-        if (mapped && r->meta.bytes)
-            pull_ahead(g, i, g->count);
-        int rc = zri_reader_entry(r, g->ids[i], &entry, err);
-        if (!rc)
-            rc = zri_record_ndim(r, g->ids[i], &entry, mapped, &ndim, err);
-        if (rc)
-            return rc;
-        offsets[i] = off;
-        shape_offsets[i] = shape_off;
-        off += entry.logic_nbytes - 8 * ((uint64_t)ndim + 1);
-        shape_off += ndim;
-    }
-    offsets[g->count] = off;
-    shape_offsets[g->count] = shape_off;
-    return ZR_OK;
-}
-
-int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count, uint64_t *offsets,
-                          uint64_t *shape_offsets, struct zr_error *err)
-{
-    int rc = check_geometry(r, ZR_RAGGED, err);
-    if (!rc)
-        rc = zri_check_ids(r, ids, count, err);
-    if (rc)
-        return rc;
-    struct gather g = {.r = r, .ids = ids, .count = count};
-    if (zri_file_mapped(&r->data)) {
-        struct zr_error mapped_err = {0};
-        zr_prefetch(r, ids, count);
-        rc = plan_packed(&g, offsets, shape_offsets, true, &mapped_err);
-        if (zri_file_trusted(&r->data))
-            return rc ? zri_fail_as(err, &mapped_err) : ZR_OK;
-    }
-    return plan_packed(&g, offsets, shape_offsets, false, err);
-}
-
-int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count, void *values,
-                     const uint64_t *offsets, uint64_t *shapes, const uint64_t *shape_offsets,
-                     struct zr_error *err)
-{
-    int rc = check_geometry(r, ZR_RAGGED, err);
-    if (!rc)
-        rc = zri_check_ids(r, ids, count, err);
-    if (rc || count == 0)
-        return rc;
     struct gather g = {.r = r,
                        .ids = ids,
                        .count = count,
-                       .out = values,
-                       .offsets = offsets,
-                       .shape_offsets = shape_offsets,
-                       .shapes = shapes};
-    return gather(&g, offsets[count], err);
+                       .out = p->data,
+                       .offsets = p->offsets,
+                       .shape_offsets = p->shape_offsets,
+                       .shapes = p->shapes};
+    int rc = gather(&g, p->nbytes, err);
+    *surprised = atomic_load(&g.surprised);
+    return rc;
 }

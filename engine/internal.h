@@ -227,6 +227,8 @@ struct zr_reader {
     /* Ragged without a sidecar: npy header length / 64 by record, 0 not known
      * yet; made when first needed, written with relaxed stores. */
     _Atomic(_Atomic uint8_t *) npy_units;
+    atomic_bool quick;       /* the last batch came from memory */
+    atomic_bool mixed_ranks; /* Ragged: records of one batch were seen to differ */
 };
 
 /* Images of the four files in place of a directory; NULL: that file is not
@@ -242,14 +244,43 @@ int zri_reader_open_images(struct zr_reader **out, const struct zri_image *meta,
 /* ZR_E_RANGE, naming the first id that is not below length. */
 int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
                   struct zr_error *err);
+/* The table entry of id < length from the file itself, whose errors are exact. */
+int zri_reader_entry_read(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
+                          struct zr_error *err);
 /* Reads and checks the table entry of id < length. */
-int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
-                     struct zr_error *err);
+static inline int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
+                                   struct zr_error *err)
+{
+    if (r->meta.bytes) {
+        zri_entry_decode(entry, r->meta.bytes + zri_entry_off(id));
+        if (!zri_entry_check(entry, &r->header, r->schema.row_nbytes))
+            return ZR_OK;
+        /* Damage, or a page that is gone: the file itself tells which. */
+    }
+    return zri_reader_entry_read(r, id, entry, err);
+}
 /* false: no row, or the sidecar ends early. */
 bool zri_reader_side_row(const struct zr_reader *r, uint64_t id, struct zri_side_row *row);
 /* NULL, or what is wrong with the Ragged prefix at the head of a record. */
-const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
-                             uint64_t logic_nbytes);
+static inline const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
+                                           uint64_t logic_nbytes)
+{
+    uint64_t ndim, nbytes = s->itemsize;
+    memcpy(&ndim, record, sizeof ndim);
+    if (ndim > ZR_MAX_NDIM || 8 * (ndim + 1) >= logic_nbytes)
+        return "the shape prefix is damaged: impossible rank";
+    /* In place: a copy of a few dims would cost more than the check.  A zero dim
+     * makes zero bytes, which no record has; so does a wrap noticed here. */
+    for (uint64_t i = 0; i < ndim; i++) {
+        uint64_t dim;
+        memcpy(&dim, record + 8 + 8 * i, sizeof dim);
+        if (__builtin_mul_overflow(nbytes, dim, &nbytes))
+            nbytes = 0;
+    }
+    return nbytes == logic_nbytes - 8 * (ndim + 1)
+               ? NULL
+               : "the shape prefix is damaged: shape and length disagree";
+}
 
 /* ---------------------------------------------------------------- writer.c */
 
@@ -280,6 +311,22 @@ bool zri_writer_is_owner(const struct zr_writer *w);
 /* Names the store and the file that could not be written. */
 int zri_write_failed(const struct zr_writer *w, int sys_errno, const char *name,
                      struct zr_error *err);
+
+/* ---------------------------------------------------------------- prefetch.c */
+
+/* zr_prefetch for a gather that follows at once. */
+void zri_prefetch_batch(struct zr_reader *r, const uint64_t *ids, size_t count);
+/* How long the gather took tells how closely the next batch is looked at. */
+int64_t zri_batch_start(void);
+void zri_batch_end(struct zr_reader *r, int64_t start_nsec, size_t count, uint64_t nbytes);
+
+/* ---------------------------------------------------------------- gather.c */
+
+int zri_check_geometry(const struct zr_reader *r, int geometry, struct zr_error *err);
+/* Ragged records into the blocks of a planned part.  *surprised: it failed since a
+ * record's rank or length is not what the plan says. */
+int zri_gather_split(struct zr_reader *r, const uint64_t *ids, size_t count,
+                     const struct zr_part *p, bool *surprised, struct zr_error *err);
 
 /* ---------------------------------------------------------------- record.c */
 

@@ -425,16 +425,10 @@ int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
                            r->path, ids[i], length);
 }
 
-int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
-                     struct zr_error *err)
+int zri_reader_entry_read(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
+                          struct zr_error *err)
 {
     uint64_t off = zri_entry_off(id);
-    if (r->meta.bytes) {
-        zri_entry_decode(entry, r->meta.bytes + off);
-        if (!zri_entry_check(entry, &r->header, r->schema.row_nbytes))
-            return ZR_OK;
-        /* Damage, or a page that is gone: the file itself tells which. */
-    }
     uint8_t bytes[ZRI_ENTRY_NBYTES];
     int e = zri_file_read(&r->meta, off, bytes, sizeof bytes);
     if (e < 0)
@@ -462,26 +456,6 @@ int zr_reader_locate(const struct zr_reader *r, uint64_t id, struct zr_location 
     if (!rc)
         *loc = (struct zr_location){entry.off, entry.phys_nbytes, entry.logic_nbytes};
     return rc;
-}
-
-const char *zri_ragged_check(const struct zri_schema *s, const uint8_t *record,
-                             uint64_t logic_nbytes)
-{
-    uint64_t ndim, nbytes = s->itemsize;
-    memcpy(&ndim, record, sizeof ndim);
-    if (ndim > ZR_MAX_NDIM || 8 * (ndim + 1) >= logic_nbytes)
-        return "the shape prefix is damaged: impossible rank";
-    /* In place: a copy of a few dims would cost more than the check.  A zero dim
-     * makes zero bytes, which no record has; so does a wrap noticed here. */
-    for (uint64_t i = 0; i < ndim; i++) {
-        uint64_t dim;
-        memcpy(&dim, record + 8 + 8 * i, sizeof dim);
-        if (__builtin_mul_overflow(nbytes, dim, &nbytes))
-            nbytes = 0;
-    }
-    return nbytes == logic_nbytes - 8 * (ndim + 1)
-               ? NULL
-               : "the shape prefix is damaged: shape and length disagree";
 }
 
 void zr_record_split(const void *record, uint64_t logic_nbytes, struct zr_record_view *view)

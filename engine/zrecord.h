@@ -285,15 +285,25 @@ struct zr_record_view {
 };
 ZR_API void zr_record_split(const void *record, uint64_t logic_nbytes, struct zr_record_view *view);
 
-/* Plans a packed Ragged gather: payloads end to end, without shape prefixes, the
- * dims apart.  offsets[0..count] are bytes into values, shape_offsets[0..count]
- * elements into shapes; the last of each is the size that zr_gather_packed needs. */
-ZR_API int zr_gather_packed_plan(struct zr_reader *r, const uint64_t *ids, size_t count,
-                                 uint64_t *offsets, uint64_t *shape_offsets, struct zr_error *err);
-/* The packed gather, with the plan for the same ids. */
-ZR_API int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count, void *values,
-                            const uint64_t *offsets, uint64_t *shapes,
-                            const uint64_t *shape_offsets, struct zr_error *err);
+/* One gathered batch of one store, each block for zr_buffer_free.  Dense: data
+ * alone.  Ragged: data and offsets as zr_gather_ragged gives them, or packed, as
+ * zr_gather_packed does. */
+struct zr_part {
+    void *data;
+    size_t nbytes;
+    uint64_t *offsets;
+    uint64_t *shapes;
+    uint64_t *shape_offsets;
+};
+ZR_API void zr_parts_release(struct zr_part *parts, size_t count);
+
+/* A packed Ragged gather into memory of its own: payloads end to end in data,
+ * without shape prefixes, the dims end to end in shapes.  Record i is data +
+ * offsets[i] .. offsets[i + 1] with the dims shape_offsets[i] .. shape_offsets[i + 1];
+ * both have count + 1 elements.  *out is filled or, on failure, all NULL.  Stores
+ * whose records differ in rank cost a second look at each. */
+ZR_API int zr_gather_packed(struct zr_reader *r, const uint64_t *ids, size_t count,
+                            struct zr_part *out, struct zr_error *err);
 
 /* Hints that these records are wanted soon: queues their reads when they are not
  * in the page cache.  Never blocks on the data.  Ids out of range are ignored.
@@ -632,16 +642,6 @@ struct zr_feed_options {
     size_t ahead_count; /* batches beyond the begun ones whose reads are queued */
 };
 
-/* One stream of a batch, in blocks for zr_buffer_free.  Dense: data alone.  Ragged:
- * data and offsets as zr_gather_ragged gives them; packed: all four. */
-struct zr_feed_part {
-    void *data;
-    size_t nbytes;
-    uint64_t *offsets;
-    uint64_t *shapes;
-    uint64_t *shape_offsets;
-};
-
 struct zr_feed_batch {
     uint64_t step;
     size_t count;         /* records */
@@ -662,14 +662,13 @@ ZR_API int zr_feed_start(struct zr_feed **out, const struct zr_feed_options *opt
 
 #define ZR_FEED_NOT_YET 1 /* of zr_feed_take: the wait is over */
 /* The next batch: parts[stream_count] are the caller's to free, each block by
- * zr_buffer_free or all by zr_feed_parts_release.  Counts against the limit until
+ * zr_buffer_free or all by zr_parts_release.  Counts against the limit until
  * zr_feed_release.  May gather in the calling thread.  ZR_E_CANCELLED after
  * zr_feed_stop; a gather that failed stops the feed too, and is reported once,
  * with batch filled, after the batches before it. */
-ZR_API int zr_feed_take(struct zr_feed *f, struct zr_feed_part *parts, struct zr_feed_batch *batch,
+ZR_API int zr_feed_take(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch *batch,
                         int64_t wait_nsec, struct zr_error *err);
 ZR_API void zr_feed_release(struct zr_feed *f);
-ZR_API void zr_feed_parts_release(struct zr_feed_part *parts, size_t count);
 /* Gives no more and wakes everybody inside zr_feed_take. */
 ZR_API void zr_feed_stop(struct zr_feed *f);
 ZR_API void zr_feed_stats(struct zr_feed *f, struct zr_feed_stats *stats);

@@ -156,8 +156,8 @@ extern PyType_Spec zpy_ragged_spec;
 PyObject *zpy_packed(PyObject *store, PyObject *key);
 /* The batch of a part that a feed gave: a list of arrays, or (values, offsets, shapes).
  * Blocks that go into it are taken out of the part. */
-PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_feed_part *part);
-PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_feed_part *part);
+PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_part *part);
+PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_part *part);
 
 /* sampler.c */
 extern PyType_Spec zpy_sampler_spec;

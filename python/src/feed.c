@@ -226,7 +226,7 @@ static PyObject *feed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 /* ---------------------------------------------------------------- batches */
 
 /* The values of one stream; takes the blocks of the part over in any case. */
-static PyObject *part_value(struct feed *f, Py_ssize_t i, size_t count, struct zr_feed_part *part)
+static PyObject *part_value(struct feed *f, Py_ssize_t i, size_t count, struct zr_part *part)
 {
     struct store *s = store_at(f, i);
     if (s->geometry == ZR_DENSE) {
@@ -240,7 +240,7 @@ static PyObject *part_value(struct feed *f, Py_ssize_t i, size_t count, struct z
     return f->packed[i] ? zpy_packed_adopt(s, count, part) : zpy_ragged_adopt(s, count, part);
 }
 
-static PyObject *batch_dict(struct feed *f, size_t count, struct zr_feed_part *parts)
+static PyObject *batch_dict(struct feed *f, size_t count, struct zr_part *parts)
 {
     PyObject *dict = PyDict_New();
     for (Py_ssize_t i = 0; dict && i < PyTuple_GET_SIZE(f->stores); i++) {
@@ -249,7 +249,7 @@ static PyObject *batch_dict(struct feed *f, size_t count, struct zr_feed_part *p
             Py_CLEAR(dict);
         Py_XDECREF(value);
     }
-    zr_feed_parts_release(parts, (size_t)PyTuple_GET_SIZE(f->stores));
+    zr_parts_release(parts, (size_t)PyTuple_GET_SIZE(f->stores));
     return dict;
 }
 
@@ -280,7 +280,7 @@ static int check_stores(struct feed *f)
 }
 
 /* Waits without the GIL; 0 when stopped, -1 with an exception, else 1. */
-static int wait_batch(struct feed *f, struct zr_feed_part *parts, struct zr_feed_batch *batch)
+static int wait_batch(struct feed *f, struct zr_part *parts, struct zr_feed_batch *batch)
 {
     struct zr_error err;
     zpy_error_reset(&err);
@@ -306,7 +306,7 @@ static PyObject *take(struct feed *f, bool hold)
 {
     struct zr_feed_batch batch;
     Py_ssize_t count = PyTuple_GET_SIZE(f->stores);
-    struct zr_feed_part *parts = PyMem_Calloc((size_t)count, sizeof *parts);
+    struct zr_part *parts = PyMem_Calloc((size_t)count, sizeof *parts);
     if (!parts)
         return PyErr_NoMemory();
     PyObject *result = NULL;

@@ -4,95 +4,50 @@
  */
 #include "core.h"
 
-/* One packed gather.  All memory is the engine's until arrays take it over. */
+/* A packed batch on its way to arrays, which take the blocks over. */
 struct packed {
     size_t count;
-    size_t rank; /* the highest of the batch */
-    bool mixed;  /* ranks differ */
     size_t itemsize;
-    size_t nbytes;     /* of values */
-    uint64_t *offsets; /* count + 1: bytes during the gather, then elements */
-    uint64_t *shapes;  /* count * rank */
-    char *values;
-    uint64_t *shape_offsets; /* count + 1 */
-    uint64_t *dims;          /* of records of mixed ranks, end to end */
+    size_t rank;         /* the highest of the batch */
+    struct zr_part part; /* offsets count elements, shapes are rows of rank once settled */
 };
-
-static void packed_release(struct packed *p)
-{
-    zr_buffer_free(p->offsets);
-    zr_buffer_free(p->shapes);
-    zr_buffer_free(p->values);
-    zr_buffer_free(p->shape_offsets);
-    zr_buffer_free(p->dims);
-}
 
 /* ---------------------------------------------------------------- without the GIL */
 
-static int plan(struct packed *p, struct zr_reader *reader, const uint64_t *ids,
-                struct zr_error *err)
+/* Whether ranks differ; finds the highest. */
+static bool find_rank(struct packed *p)
 {
-    p->offsets = zr_buffer_alloc((p->count + 1) * sizeof *p->offsets);
-    p->shape_offsets = zr_buffer_alloc((p->count + 1) * sizeof *p->shape_offsets);
-    if (!p->offsets || !p->shape_offsets)
-        return ZR_E_NOMEM;
-    return zr_gather_packed_plan(reader, ids, p->count, p->offsets, p->shape_offsets, err);
-}
-
-static void find_rank(struct packed *p)
-{
+    const uint64_t *ends = p->part.shape_offsets;
+    bool mixed = false;
     for (size_t i = 0; i < p->count; i++) {
-        size_t ndim = p->shape_offsets[i + 1] - p->shape_offsets[i];
-        p->mixed |= i && ndim != p->rank;
+        size_t ndim = ends[i + 1] - ends[i];
+        mixed |= i && ndim != p->rank;
         p->rank = ndim > p->rank ? ndim : p->rank;
     }
-}
-
-static int allocate(struct packed *p)
-{
-    p->nbytes = p->offsets[p->count];
-    p->values = zr_buffer_alloc(p->nbytes);
-    p->shapes = zr_buffer_alloc(p->count * p->rank * sizeof *p->shapes);
-    if (p->mixed)
-        p->dims = zr_buffer_alloc(p->shape_offsets[p->count] * sizeof *p->dims);
-    return p->values && p->shapes && (p->dims || !p->mixed) ? ZR_OK : ZR_E_NOMEM;
+    return mixed;
 }
 
 /* Shapes end to end to one row each, with -1 behind. */
-static void spread(const struct packed *p)
+static int spread(struct packed *p)
 {
-    uint64_t *row = p->shapes;
-    for (size_t i = 0; i < p->count; i++, row += p->rank) {
-        size_t start = p->shape_offsets[i], ndim = p->shape_offsets[i + 1] - start;
+    const uint64_t *dims = p->part.shapes, *ends = p->part.shape_offsets;
+    uint64_t *rows = zr_buffer_alloc(p->count * p->rank * sizeof *rows);
+    if (!rows)
+        return ZR_E_NOMEM;
+    for (size_t i = 0; i < p->count; i++)
         for (size_t d = 0; d < p->rank; d++)
-            row[d] = d < ndim ? p->dims[start + d] : UINT64_MAX;
-    }
+            rows[i * p->rank + d] = d < ends[i + 1] - ends[i] ? dims[ends[i] + d] : UINT64_MAX;
+    zr_buffer_free(p->part.shapes);
+    p->part.shapes = rows;
+    return ZR_OK;
 }
 
-/* Offsets from bytes to elements. */
-static void count_elements(struct packed *p)
+static int settle(struct packed *p)
 {
+    if (find_rank(p) && spread(p) < 0)
+        return ZR_E_NOMEM;
     for (size_t i = 0; i <= p->count; i++)
-        p->offsets[i] /= p->itemsize;
-}
-
-static int gather(struct packed *p, struct zr_reader *reader, const uint64_t *ids,
-                  struct zr_error *err)
-{
-    int code = plan(p, reader, ids, err);
-    if (code < 0)
-        return code;
-    find_rank(p);
-    code = allocate(p);
-    if (code < 0)
-        return code;
-    code = zr_gather_packed(reader, ids, p->count, p->values, p->offsets,
-                            p->mixed ? p->dims : p->shapes, p->shape_offsets, err);
-    if (code < 0)
-        return code;
-    if (p->mixed)
-        spread(p);
-    count_elements(p);
+        p->part.offsets[i] /= p->itemsize;
     return ZR_OK;
 }
 
@@ -112,12 +67,12 @@ static PyObject *int64_array(const struct core_state *state, int ndim, const npy
 
 static PyObject *packed_tuple(struct packed *p, const struct store *s)
 {
-    npy_intp total = (npy_intp)(p->nbytes / p->itemsize), ends = (npy_intp)p->count + 1;
+    npy_intp total = (npy_intp)(p->part.nbytes / p->itemsize), ends = (npy_intp)p->count + 1;
     npy_intp rows[2] = {(npy_intp)p->count, (npy_intp)p->rank};
-    PyObject *values = zpy_array_adopt(s->state, s->dtype, 1, &total, p->values, p->nbytes);
-    p->values = NULL;
-    PyObject *offsets = int64_array(s->state, 1, &ends, &p->offsets);
-    PyObject *shapes = int64_array(s->state, 2, rows, &p->shapes);
+    PyObject *values = zpy_array_adopt(s->state, s->dtype, 1, &total, p->part.data, p->part.nbytes);
+    p->part.data = NULL;
+    PyObject *offsets = int64_array(s->state, 1, &ends, &p->part.offsets);
+    PyObject *shapes = int64_array(s->state, 2, rows, &p->part.shapes);
     PyObject *tuple = NULL;
     if (values && offsets && shapes)
         tuple = PyTuple_Pack(3, values, offsets, shapes);
@@ -133,11 +88,12 @@ static PyObject *packed(struct store *s, struct zr_reader *reader, const struct 
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = gather(&p, reader, ids->at, &err);
-    Py_END_ALLOW_THREADS
-    PyObject *tuple = code < 0 ? zpy_raise(s->state, code, &err, s->path) : packed_tuple(&p, s);
-    packed_release(&p);
+    Py_BEGIN_ALLOW_THREADS code = zr_gather_packed(reader, ids->at, ids->count, &p.part, &err);
+    if (code == ZR_OK)
+        code = settle(&p);
+    Py_END_ALLOW_THREADS PyObject *tuple =
+        code < 0 ? zpy_raise(s->state, code, &err, s->path) : packed_tuple(&p, s);
+    zr_parts_release(&p.part, 1);
     return tuple;
 }
 
@@ -156,25 +112,14 @@ PyObject *zpy_packed(PyObject *op, PyObject *key)
     return tuple;
 }
 
-PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_feed_part *part)
+PyObject *zpy_packed_adopt(struct store *s, size_t count, struct zr_part *part)
 {
-    struct packed p = {.count = count,
-                       .itemsize = (size_t)PyDataType_ELSIZE(s->dtype),
-                       .nbytes = part->nbytes,
-                       .offsets = part->offsets,
-                       .values = part->data,
-                       .shapes = part->shapes,
-                       .shape_offsets = part->shape_offsets};
-    *part = (struct zr_feed_part){0};
-    find_rank(&p);
-    if (p.mixed) {
-        p.dims = p.shapes;
-        p.shapes = zr_buffer_alloc(count * p.rank * sizeof *p.shapes);
-        if (p.shapes)
-            spread(&p);
-    }
-    count_elements(&p);
-    PyObject *tuple = p.shapes ? packed_tuple(&p, s) : PyErr_NoMemory();
-    packed_release(&p);
+    struct packed p = {
+        .count = count, .itemsize = (size_t)PyDataType_ELSIZE(s->dtype), .part = *part};
+    *part = (struct zr_part){0};
+    int code;
+    Py_BEGIN_ALLOW_THREADS code = settle(&p);
+    Py_END_ALLOW_THREADS PyObject *tuple = code < 0 ? PyErr_NoMemory() : packed_tuple(&p, s);
+    zr_parts_release(&p.part, 1);
     return tuple;
 }

@@ -101,7 +101,7 @@ static PyObject *gather_list(struct store *s, struct zr_reader *reader, const ui
     return list;
 }
 
-PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_feed_part *part)
+PyObject *zpy_ragged_adopt(struct store *s, size_t count, struct zr_part *part)
 {
     struct batch b = {.count = count, .offsets = part->offsets, .data = part->data};
     part->data = NULL;

@@ -175,26 +175,21 @@ static void read_ragged(struct zr_reader *r, const uint64_t *ids, size_t count)
     free(out);
 }
 
-/* Plans may fail where whole gathers do not: a rank needs the record's start. */
 static void read_packed(struct zr_reader *r, const uint64_t *ids, size_t count)
 {
-    uint64_t offsets[IDS_MAX + 1], shape_offsets[IDS_MAX + 1];
-    if (zr_gather_packed_plan(r, ids, count, offsets, shape_offsets, NULL))
+    struct zr_part p;
+    if (zr_gather_packed(r, ids, count, &p, NULL))
         return;
-    require(offsets[count] <= IDS_MAX * RECORD_MAX &&
-            shape_offsets[count] <= IDS_MAX * ZR_MAX_NDIM);
-    uint8_t *values = malloc(offsets[count] + 1);
-    uint64_t *shapes = malloc((shape_offsets[count] + 1) * sizeof *shapes);
-    require(values && shapes);
-    if (zr_gather_packed(r, ids, count, values, offsets, shapes, shape_offsets, NULL) == ZR_OK)
-        for (size_t i = 0; i < count; i++) {
-            uint64_t nbytes;
-            uint32_t ndim = (uint32_t)(shape_offsets[i + 1] - shape_offsets[i]);
-            require(zri_shape_nbytes(ndim, shapes + shape_offsets[i], r->schema.itemsize, &nbytes));
-            require(nbytes == offsets[i + 1] - offsets[i]);
-        }
-    free(values);
-    free(shapes);
+    require(p.nbytes == p.offsets[count] && p.nbytes <= IDS_MAX * RECORD_MAX);
+    require(p.shape_offsets[count] <= IDS_MAX * ZR_MAX_NDIM);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t nbytes;
+        uint32_t ndim = (uint32_t)(p.shape_offsets[i + 1] - p.shape_offsets[i]);
+        const uint64_t *shape = p.shapes + p.shape_offsets[i];
+        require(zri_shape_nbytes(ndim, shape, r->schema.itemsize, &nbytes));
+        require(nbytes == p.offsets[i + 1] - p.offsets[i]);
+    }
+    zr_parts_release(&p, 1);
 }
 
 static int count_finding(void *ctx, const struct zr_error *finding)

@@ -53,7 +53,7 @@ static struct zr_feed *start_feed(const struct zr_feed_options *o)
 }
 
 /* Nothing of Check: threads look at batches too. */
-static bool is_packed_item(uint64_t id, const struct zr_feed_part *p, size_t i)
+static bool is_packed_item(uint64_t id, const struct zr_part *p, size_t i)
 {
     uint64_t shape[ZR_MAX_NDIM], nbytes = p->offsets[i + 1] - p->offsets[i];
     uint32_t ndim = ragged_shape_of(id, shape);
@@ -63,8 +63,7 @@ static bool is_packed_item(uint64_t id, const struct zr_feed_part *p, size_t i)
            is_record(id, (uint8_t *)p->data + p->offsets[i], nbytes);
 }
 
-static bool is_batch(const struct zr_feed_options *o, uint64_t step,
-                     const struct zr_feed_part *parts)
+static bool is_batch(const struct zr_feed_options *o, uint64_t step, const struct zr_part *parts)
 {
     uint64_t ids[BATCH];
     bool right = true;
@@ -81,12 +80,12 @@ static bool is_batch(const struct zr_feed_options *o, uint64_t step,
 /* Takes and releases one batch and looks at it; its step. */
 static uint64_t take_one(struct zr_feed *f, const struct zr_feed_options *o)
 {
-    struct zr_feed_part parts[3];
+    struct zr_part parts[3];
     struct zr_feed_batch b;
     expect_ok(zr_feed_take(f, parts, &b, WAIT, &err));
     ck_assert_uint_eq(b.count, o->count);
     ck_assert(is_batch(o, b.step, parts));
-    zr_feed_parts_release(parts, 3);
+    zr_parts_release(parts, 3);
     zr_feed_release(f);
     return b.step;
 }
@@ -147,19 +146,19 @@ START_TEST(batches_under_way_are_bounded)
     open_streams(&s);
     struct zr_feed_options o = feed_options(&s);
     struct zr_feed *f = start_feed(&o);
-    struct zr_feed_part parts[LIMIT][3];
+    struct zr_part parts[LIMIT][3];
     struct zr_feed_batch b;
     for (int i = 0; i < LIMIT; i++)
         expect_ok(zr_feed_take(f, parts[i], &b, WAIT, &err));
     /* All are held: there is no next one, and nothing was gathered beyond. */
-    struct zr_feed_part more[3];
+    struct zr_part more[3];
     ck_assert_int_eq(zr_feed_take(f, more, &b, 20000000, NULL), ZR_FEED_NOT_YET);
     struct zr_feed_stats stats;
     zr_feed_stats(f, &stats);
     ck_assert_uint_eq(stats.gathered_count, LIMIT);
     ck_assert_uint_eq(stats.under_way_count, LIMIT);
     for (int i = 0; i < LIMIT; i++) {
-        zr_feed_parts_release(parts[i], 3);
+        zr_parts_release(parts[i], 3);
         zr_feed_release(f);
     }
     ck_assert_uint_eq(take_one(f, &o), LIMIT);
@@ -183,7 +182,7 @@ enum { STEPS = 600 };
 static void *take_until_stopped(void *arg)
 {
     struct taker *t = arg;
-    struct zr_feed_part parts[3];
+    struct zr_part parts[3];
     struct zr_feed_batch b;
     for (int rc; (rc = zr_feed_take(t->feed, parts, &b, WAIT, NULL)) != ZR_E_CANCELLED;) {
         if (rc)
@@ -194,7 +193,7 @@ static void *take_until_stopped(void *arg)
         else
             zr_feed_stop(t->feed);
         t->taken++;
-        zr_feed_parts_release(parts, 3);
+        zr_parts_release(parts, 3);
         zr_feed_release(t->feed);
     }
     return NULL;
@@ -237,7 +236,7 @@ START_TEST(a_failed_gather_comes_after_the_batches_before_it)
     struct zr_feed *f = start_feed(&o);
     for (uint64_t step = 0; step < 3; step++)
         ck_assert_uint_eq(take_one(f, &o), step);
-    struct zr_feed_part parts[3];
+    struct zr_part parts[3];
     struct zr_feed_batch b;
     struct zr_error failed;
     ck_assert_int_eq(zr_feed_take(f, parts, &b, WAIT, &failed), ZR_E_CORRUPT);
@@ -264,14 +263,14 @@ START_TEST(stop_wakes_a_waiting_taker)
     struct zr_feed_options o = feed_options(&s);
     o.limit = 1;
     struct zr_feed *f = start_feed(&o);
-    struct zr_feed_part held[3], parts[3];
+    struct zr_part held[3], parts[3];
     struct zr_feed_batch b;
     expect_ok(zr_feed_take(f, held, &b, WAIT, &err));
     pthread_t thread;
     ck_assert(!pthread_create(&thread, NULL, stop_soon, f));
     ck_assert_int_eq(zr_feed_take(f, parts, &b, 50 * (int64_t)WAIT, NULL), ZR_E_CANCELLED);
     pthread_join(thread, NULL);
-    zr_feed_parts_release(held, 3);
+    zr_parts_release(held, 3);
     zr_feed_free(f);
     close_streams(&s);
 }
