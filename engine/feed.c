@@ -6,8 +6,11 @@
  *
  * Batches are handed out in the order of their steps from a ring.  A taker that finds
  * the next batch not begun gathers it itself instead of waiting for the thread to
- * wake.  Where batches are small, handing one over costs as much as gathering it: a
- * taker that would wait for one under way begins the one after it meanwhile.
+ * wake.  Two things follow from what handing a batch over costs.  Where batches are
+ * small, as much as gathering one: a taker that would wait for one under way begins the
+ * one after it meanwhile.  Where they are large and the taker is back at once after
+ * each, a core that the gather wants too: the thread then leaves the next batch to the
+ * taker, and begins it as soon as the taker stays away longer.
  *
  * Not a sampler, and not a transform: what is done with a batch is the taker's.
  */
@@ -21,7 +24,9 @@
 #include "internal.h"
 
 #define QUICK_NSEC 250000 /* a gather that takes less is worth doing in place of a wait */
-#define WARM_SKIP_MAX 8   /* batches between looks ahead while everything is in memory */
+#define AWAY_PART 8       /* a taker away for less than this part of a gather is back at once */
+#define STAND_BACK_NSEC_MAX 20000000
+#define WARM_SKIP_MAX 8 /* batches between looks ahead while everything is in memory */
 
 enum slot_state { SLOT_BUSY, SLOT_READY, SLOT_FAILED };
 
@@ -59,6 +64,9 @@ struct zr_feed {
     size_t under_way; /* begun and not released: at most limit */
     size_t ready_waiter_count;
     size_t gathering_count;
+    size_t taker_count;    /* inside zr_feed_take */
+    int64_t last_back;     /* when the last of them went */
+    bool takers_come_back; /* the last one did at once */
     bool thread_waits;
     bool failed;  /* a slot holds a failure: begin no more */
     bool stopped; /* give no more */
@@ -68,6 +76,7 @@ struct zr_feed {
 
     /* Of the thread alone: the look ahead. */
     uint64_t *ahead_ids;
+    uint64_t looked_at;  /* batches begun when it last did */
     uint64_t ahead_done; /* batches before this one were hinted at */
     unsigned warm_skip, warm_left;
 };
@@ -77,6 +86,13 @@ static int64_t now_nsec(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+/* false: the time came. */
+static bool wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t nsec)
+{
+    struct timespec t = {nsec / 1000000000, nsec % 1000000000};
+    return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
 }
 
 /* ---------------------------------------------------------------- parts */
@@ -156,6 +172,26 @@ static bool is_quick(const struct zr_feed *f)
     return f->last_gather_nsec && f->last_gather_nsec < QUICK_NSEC;
 }
 
+/* Whether a taker that went at last_back is still one that comes back at once. */
+static bool away_briefly(const struct zr_feed *f)
+{
+    return now_nsec() - f->last_back < f->last_gather_nsec / AWAY_PART;
+}
+
+/* Whether the thread should stand back, so that the taker gathers. */
+static bool leave_to_takers(const struct zr_feed *f)
+{
+    return f->takers_come_back && !is_quick(f) && (f->taker_count || away_briefly(f));
+}
+
+/* Somebody for the batch at given: the taker that waits for it, or may gather it. */
+static void wake_taker(struct zr_feed *f)
+{
+    if (f->ready_waiter_count &&
+        (f->given < f->begun ? slot_at(f, f->given)->state != SLOT_BUSY : may_begin(f)))
+        pthread_cond_signal(&f->ready);
+}
+
 static void finish(struct zr_feed *f, struct slot *s, int64_t nsec)
 {
     s->state = s->rc ? SLOT_FAILED : SLOT_READY;
@@ -164,8 +200,7 @@ static void finish(struct zr_feed *f, struct slot *s, int64_t nsec)
     f->stats.gather_nsec += (uint64_t)nsec;
     f->stats.gathered_count++;
     f->gathering_count--;
-    if (f->ready_waiter_count && slot_at(f, f->given)->state != SLOT_BUSY)
-        pthread_cond_signal(&f->ready);
+    wake_taker(f);
 }
 
 /* Begins the next batch and gathers it.  Enters and leaves with the lock held. */
@@ -206,6 +241,7 @@ static void look_ahead(struct zr_feed *f)
 {
     uint64_t step = f->next_step, batch = f->begun;
     size_t skip = f->next_skip;
+    f->looked_at = batch;
     if (f->warm_left) {
         f->warm_left--;
         return;
@@ -226,6 +262,12 @@ static void look_ahead(struct zr_feed *f)
     pthread_mutex_lock(&f->lock);
 }
 
+/* Until it looks again whether the takers still come back. */
+static int64_t stand_back_nsec(const struct zr_feed *f)
+{
+    return f->last_gather_nsec < STAND_BACK_NSEC_MAX ? f->last_gather_nsec : STAND_BACK_NSEC_MAX;
+}
+
 static void *thread_main(void *arg)
 {
     struct zr_feed *f = arg;
@@ -237,8 +279,12 @@ static void *thread_main(void *arg)
             f->thread_waits = false;
             continue;
         }
-        if (f->ahead_count)
+        if (f->ahead_count && f->begun != f->looked_at)
             look_ahead(f);
+        if (leave_to_takers(f)) {
+            wait_until(&f->room, &f->lock, now_nsec() + stand_back_nsec(f));
+            continue;
+        }
         if (may_begin(f))
             gather_next(f);
     }
@@ -272,8 +318,7 @@ static int give(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch *
     memset(s->parts, 0, f->stream_count * sizeof *parts);
     f->stats.taken_count++;
     wake_thread(f);
-    if (f->ready_waiter_count && f->given < f->begun && slot_at(f, f->given)->state != SLOT_BUSY)
-        pthread_cond_signal(&f->ready);
+    wake_taker(f);
     return ZR_OK;
 }
 
@@ -288,11 +333,22 @@ static bool should_help(const struct zr_feed *f)
 /* false: nothing within the time left. */
 static bool wait_ready(struct zr_feed *f, int64_t until)
 {
-    struct timespec t = {until / 1000000000, until % 1000000000};
     f->ready_waiter_count++;
-    int rc = pthread_cond_timedwait(&f->ready, &f->lock, &t);
+    bool woken = wait_until(&f->ready, &f->lock, until);
     f->ready_waiter_count--;
-    return rc != ETIMEDOUT;
+    return woken;
+}
+
+static void enter(struct zr_feed *f)
+{
+    if (!f->taker_count++)
+        f->takers_come_back = away_briefly(f);
+}
+
+static void leave(struct zr_feed *f)
+{
+    f->taker_count--;
+    f->last_back = now_nsec();
 }
 
 int zr_feed_take(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch *batch,
@@ -301,6 +357,7 @@ int zr_feed_take(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch 
     int64_t start = now_nsec();
     int rc = ZR_FEED_NOT_YET;
     pthread_mutex_lock(&f->lock);
+    enter(f);
     for (bool waited = false;;) {
         if (f->stopped) {
             rc = zri_fail(err, ZR_E_CANCELLED, "the feed was stopped");
@@ -317,7 +374,8 @@ int zr_feed_take(struct zr_feed *f, struct zr_part *parts, struct zr_feed_batch 
         else
             waited = !wait_ready(f, start + wait_nsec);
     }
-    f->stats.wait_nsec += (uint64_t)(now_nsec() - start);
+    leave(f);
+    f->stats.wait_nsec += (uint64_t)(f->last_back - start);
     pthread_mutex_unlock(&f->lock);
     return rc;
 }
@@ -327,6 +385,7 @@ void zr_feed_release(struct zr_feed *f)
     pthread_mutex_lock(&f->lock);
     f->under_way--;
     wake_thread(f);
+    wake_taker(f);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -434,7 +493,7 @@ static void locks_init(struct zr_feed *f)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->room, NULL);
+    pthread_cond_init(&f->room, &attr);
     pthread_cond_init(&f->ready, &attr);
     pthread_condattr_destroy(&attr);
 }
@@ -456,6 +515,7 @@ int zr_feed_start(struct zr_feed **out, const struct zr_feed_options *options, s
     if (!f)
         return zri_fail(err, ZR_E_NOMEM, "out of memory for a feed of %zu batches", options->limit);
     f->next_step = options->first_step;
+    f->looked_at = UINT64_MAX;
     skip_steps(f, &f->next_step, &f->next_skip);
     locks_init(f);
     rc = zri_thread_start(&f->thread, "zrecord-feed", thread_main, f);

@@ -8,7 +8,7 @@
 
 #include "support.h"
 
-enum { N = 500, BATCH = 32, LIMIT = 4, WAIT = 2000000000 };
+enum { N = 500, BATCH = 32, LARGE = 8192, LIMIT = 4, WAIT = 2000000000 };
 
 /* A Dense, a Ragged and a packed stream over the same ids. */
 struct streams {
@@ -65,7 +65,7 @@ static bool is_packed_item(uint64_t id, const struct zr_part *p, size_t i)
 
 static bool is_batch(const struct zr_feed_options *o, uint64_t step, const struct zr_part *parts)
 {
-    uint64_t ids[BATCH];
+    static _Thread_local uint64_t ids[LARGE];
     bool right = true;
     zr_sampler_batch(&o->sampler, step, ids);
     for (size_t i = 0; i < o->count; i++) {
@@ -162,6 +162,38 @@ START_TEST(batches_under_way_are_bounded)
         zr_feed_release(f);
     }
     ck_assert_uint_eq(take_one(f, &o), LIMIT);
+    zr_feed_free(f);
+    close_streams(&s);
+}
+END_TEST
+
+/* Gathers of large batches are left to a taker that is back at once, but not when it stays away. */
+START_TEST(a_taker_that_stays_away_finds_batches_ready)
+{
+    struct streams s;
+    open_streams(&s);
+    struct zr_feed_options o = feed_options(&s);
+    o.sampler.mode = ZR_IID;
+    o.sampler.batch_size = o.count = LARGE;
+    struct zr_feed *f = start_feed(&o);
+    uint64_t step = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 10; i++) {
+            struct zr_feed_part parts[3];
+            struct zr_feed_batch b;
+            expect_ok(zr_feed_take(f, parts, &b, WAIT, &err)); /* and is back at once */
+            zr_feed_parts_release(parts, 3);
+            zr_feed_release(f);
+            step++;
+        }
+        struct zr_feed_stats stats = {0};
+        for (int i = 0; i < 5000 && stats.ready_count < LIMIT; i++) {
+            usleep(1000);
+            zr_feed_stats(f, &stats);
+        }
+        ck_assert_uint_eq(stats.ready_count, LIMIT);
+        ck_assert_uint_eq(take_one(f, &o), step++);
+    }
     zr_feed_free(f);
     close_streams(&s);
 }
@@ -346,11 +378,17 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        batches_come_in_order_and_are_right, a_part_of_each_batch_and_a_first_step,
-        skipped_steps_are_left_out,          batches_under_way_are_bounded,
-        several_takers_get_every_batch_once, a_failed_gather_comes_after_the_batches_before_it,
-        stop_wakes_a_waiting_taker,          feeds_end_at_any_moment,
-        wrong_options_are_refused,           a_forked_child_can_let_go_of_a_feed,
+        batches_come_in_order_and_are_right,
+        a_part_of_each_batch_and_a_first_step,
+        skipped_steps_are_left_out,
+        batches_under_way_are_bounded,
+        a_taker_that_stays_away_finds_batches_ready,
+        several_takers_get_every_batch_once,
+        a_failed_gather_comes_after_the_batches_before_it,
+        stop_wakes_a_waiting_taker,
+        feeds_end_at_any_moment,
+        wrong_options_are_refused,
+        a_forked_child_can_let_go_of_a_feed,
     };
     return run_tests("feed", tests, COUNT(tests), 60);
 }
