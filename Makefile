@@ -173,13 +173,19 @@ BENCH_RUN    := $(BENCH_PYTHON) tests/bench/run.py
 bench-setup: setup
 	@$(AGAIN) -s lib $(BUILD)/bench/limit_worker
 	@tests/bench/setup.sh $(PYTHON)
-.PHONY: bench-setup bench-quick bench-readme
+.PHONY: bench-setup bench-quick bench-readme bench-loaders
 
 bench: bench-setup ## all tables and plots, beside every peer: an hour or more
 	@$(BENCH_RUN) --size full $(BENCH)
 
 bench-quick: bench-setup ## the same with fewer records and rounds: under 10 minutes on 2 cores
 	@$(BENCH_RUN) --size quick $(BENCH)
+
+# LOADERS is for more arguments: make bench-loaders LOADERS="--only vision --peers zrecord,loaderx"
+bench-loaders: setup ## the DataLoader tables, beside loaderx, torch and grain: 10 minutes
+	@$(AGAIN) -s lib
+	@tests/bench/setup.sh $(PYTHON) loaders
+	@build/loaders-venv/bin/python tests/bench/loader_bench.py --size $(or $(SIZE),full) $(LOADERS)
 
 bench-readme: ## put the tables of the last run into README.md
 	@$(PYTHON) tests/bench/report.py build/bench-results/bench.json --readme README.md

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import _core
 from .errors import ZrecordWarning
-from .sampler import Sampler
+from .sampler import Mode, Sampler
 from .store import Dense, Ragged
 
 __all__ = ["DataLoader"]
@@ -439,7 +439,10 @@ class DataLoader:
 
     def _config(self):
         s = self.sampler
-        return {"length": s.length, "batch_size": s.batch_size, "mode": s.mode, "seed": s.seed}
+        config = {"length": s.length, "batch_size": s.batch_size, "mode": s.mode, "seed": s.seed}
+        if s.mode == Mode.BLOCK:
+            config |= {"block_size": s.block_size, "interleave": s.interleave}
+        return config
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken.

@@ -7,7 +7,8 @@ import os
 import platform
 from pathlib import Path
 
-PACKAGES = ("numpy", "h5py", "lmdb", "pyarrow", "array-record", "tiledb", "loaderx")
+PACKAGES = ("numpy", "h5py", "lmdb", "pyarrow", "array-record", "tiledb", "loaderx", "torch", "grain",
+            "numba")  # fmt: skip
 
 
 def _field(path, name):

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Makes build/bench-venv: the peers of requirements.txt, the reference loaderx 2.0.0 in a folder of
-# its own, and this tree's package.  A peer that cannot be installed is named and goes without.
-# usage: setup.sh PYTHON   (the one that makes the environment)
+# its own, and this tree's package.  With `loaders`, build/loaders-venv with those of
+# requirements-loaders.txt.  A peer that cannot be installed is named and goes without.
+# usage: setup.sh PYTHON [loaders]   (PYTHON is the one that makes the environment)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 venv=build/bench-venv
 requirements=tests/bench/requirements.txt
+if [ "${2-}" = loaders ]; then
+    venv=build/loaders-venv
+    requirements=tests/bench/requirements-loaders.txt
+fi
 reference=loaderx==2.0.0
 reference_dir=$venv/ref/loaderx-2.0.0
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)

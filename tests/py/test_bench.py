@@ -223,3 +223,53 @@ def test_results_name_no_place_of_the_machine(result):
     text = json.dumps(result)
     for place in (str(BENCH.parents[1]), "/root", "/home/", "/tmp"):
         assert place not in text
+
+
+# ---------------------------------------------------------------- loaders
+
+
+def loader_bench(folder, *options):
+    return subprocess.run(
+        [sys.executable, BENCH / "loader_bench.py", "--size", "tiny", *options]
+        + ["--dir", folder / "data", "--out", folder / "out"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_the_loader_tables_are_complete(tmp_path):
+    done = loader_bench(tmp_path, "--only", "vision,memory", "--peers", ",".join(ROWS))
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out" / "loaders.json").read_text())
+    rows = {row["loader"]: row for row in result["vision"]["rows"]}
+    assert {name.split()[0] for name in rows} == {"zrecord", "loaderx-2.0.0"}
+    assert all(row["low"] <= row["batches_per_second"] <= row["high"] for row in rows.values())
+    assert all(
+        row["peak_pss_nbytes"] >= row["peak_anonymous_nbytes"] > 0 for row in result["memory"]["rows"]
+    )
+    text = (tmp_path / "out" / "loaders.md").read_text()
+    assert "## Images, Dense" in text and "| zrecord raw |" in text
+    assert not list((tmp_path / "data").glob("loaders-*"))  # cleaned up
+
+
+def test_a_loader_that_gives_other_records_is_noticed(tmp_path):
+    """The answers of the first batches are compared before anything is timed."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        import loader_bench
+        import loader_child
+        import workloads
+    finally:
+        sys.path.remove(str(BENCH))
+    images = workloads.vision_dense(300, shape=(3, 16, 16))
+
+    class Lies:
+        name = "lies"
+
+        def ask(self, do):
+            right = [loader_child.digest(image) for image in images.records[:256]]
+            return [right, [*right[:-1], "another"]]
+
+    with pytest.raises(AssertionError, match="lies"):
+        loader_bench.check([Lies()], images)
