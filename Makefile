@@ -134,6 +134,19 @@ check-unit: $(UNIT_BIN) ## unit tests of engine and mount (Check)
 check-fuzz: $(FUZZ_BIN) ## replay the fuzzers' corpora
 	@for fuzz in $(FUZZ_BIN); do $$fuzz tests/fuzz/corpus/$${fuzz##*/fuzz_} || exit 1; done
 
+# Each target explores on its own from the corpus; what it finds is kept in build/fuzz-live.
+FUZZ_SECONDS ?= 60
+fuzz: $(FUZZ_SRC) ## let clang's libFuzzer explore each target for FUZZ_SECONDS
+	@$(call need,clang); for source in $(FUZZ_SRC); do \
+	  name=$${source#tests/fuzz/fuzz_}; name=$${name%.c}; \
+	  live=build/fuzz-live/$$name; mkdir -p $$live/found; \
+	  clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	    -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -pthread -Iengine -Ifs \
+	    $(call pkg_cflags,$(FS_PKGS) $(ENGINE_PKGS)) -o $$live/fuzz $$source $(ENGINE_SRC) \
+	    $(filter-out fs/main.c,$(FS_SRC)) $(call pkg_libs,$(FS_PKGS)) $(ENGINE_LIBS) && \
+	  $$live/fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -artifact_prefix=$$live/ \
+	    -print_final_stats=1 $$live/found tests/fuzz/corpus/$$name || exit 1; done
+
 check-py: all python ## everything under tests/py: package, tools, mounts, interchange
 	@$(PYTEST) tests/py
 
