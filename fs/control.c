@@ -52,12 +52,29 @@ static json_t *shape_value(const struct zr_info *info)
     return shape;
 }
 
+/* "path", and where that is not UTF-8 its bytes too. */
+static void set_path(json_t *store, const char *path)
+{
+    json_object_set_new(store, "path", text_value(path));
+    json_t *exact = json_string(path);
+    size_t nbytes = strlen(path);
+    char *hex = exact ? NULL : malloc(2 * nbytes + 1);
+    for (size_t i = 0; hex && i < nbytes; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)path[i]);
+    if (hex)
+        json_object_set_new(store, "path_hex", json_string(hex));
+    free(hex);
+    json_decref(exact);
+}
+
 static json_t *store_value(const struct source *source)
 {
     const struct zr_info *info = &source->info;
     json_t *store = json_object();
     json_object_set_new(store, "name", text_value(source->relative));
-    json_object_set_new(store, "path", text_value(info->path));
+    set_path(store, info->path);
+    json_object_set_new(store, "mtime_ns",
+                        json_integer(info->mtime_sec * INT64_C(1000000000) + info->mtime_nsec));
     json_object_set_new(store, "geometry", json_string(zr_geometry_name(info->geometry)));
     json_object_set_new(store, "codec", json_string(zr_codec_name(info->codec)));
     json_object_set_new(store, "dtype", text_value(info->dtype));

@@ -78,20 +78,17 @@ static void report_source(void *ctx, struct source *source, const char *relative
         report(LOG_WARNING, "%s", warning);
 }
 
-static int open_source(struct mount *m)
+static int open_source(struct mount *m, const char *mountpoint)
 {
     struct zr_error err;
-    char *mountpoint = realpath(m->options.mountpoint, NULL); /* checked later */
     m->source = realpath(m->options.source, NULL);
     const struct sources_options options = {
         .path = m->source ? m->source : m->options.source,
-        .mountpoint = mountpoint ? mountpoint : "/nonexistent",
+        .mountpoint = mountpoint,
         .checksums = m->options.checksums,
         .shard_length = m->options.shard_length,
     };
-    int code = sources_new(&m->fs.sources, &options, &err);
-    free(mountpoint);
-    if (code != ZR_OK) {
+    if (sources_new(&m->fs.sources, &options, &err) != ZR_OK) {
         report(LOG_ERR, "%s", err.message);
         return -1;
     }
@@ -398,7 +395,10 @@ static void close_all(struct mount *m)
 /* Everything the user should hear of before the command returns. */
 static int set_up(struct mount *m)
 {
-    if (open_source(m) != 0 || prepare_mountpoint(m) != 0)
+    char *mountpoint = realpath(m->options.mountpoint, NULL); /* all about it is checked later */
+    int failure = open_source(m, mountpoint ? mountpoint : "/nonexistent");
+    free(mountpoint);
+    if (failure || prepare_mountpoint(m) != 0)
         return -1;
     fill_fs(m);
     if (make_parts(&m->fs) != 0 || mount_session(m) != 0)

@@ -550,6 +550,10 @@ static int open_folder(struct sources *s, struct zr_error *err)
     struct stat st;
     size_t count = 0;
     e->source.kind = SOURCE_FOLDER;
+    /* Its paths are looked up all the time: they must not lead into the mount. */
+    if (is_inside(e->path, s->mountpoint))
+        return fail(err, ZR_E_INVALID, e->path,
+                    "a folder of stores cannot be mounted on itself or on what holds it");
     if (stat(e->path, &st) == 0)
         e->source.mtime = st.st_mtim;
     sources_walk(s, &e->source, count_store, &count);

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _core
 from .errors import ZrecordWarning
+from .mounts import container_below
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -124,6 +125,13 @@ def _place(path):
     return path, os.path.abspath(path)
 
 
+def _place_to_read(path):
+    """The same for a store to be read, which a mount may show at that path."""
+    given, location = _place(path)
+    below = container_below(location)
+    return (given, location) if below == location else (Path(below), below)
+
+
 def _reopen(state):
     return _core.store_pending(*state)
 
@@ -187,7 +195,7 @@ class Dense(_Store, _core.Dense):
         ZrecordError
             It is damaged, of another program's layout, or being written.
         """
-        place, location = _place(path)
+        place, location = _place_to_read(path)
         return _core.store_open(place, location, cls, None, checksums)
 
     @classmethod
@@ -261,7 +269,7 @@ class Ragged(_Store, _core.Ragged):
     @classmethod
     def open(cls, path: PathLike, *, checksums: bool = False) -> Self:
         """Open a published store for reading, as :meth:`Dense.open`."""
-        place, location = _place(path)
+        place, location = _place_to_read(path)
         return _core.store_open(place, location, None, cls, checksums)
 
     @classmethod
@@ -299,6 +307,9 @@ class Ragged(_Store, _core.Ragged):
 def open(path: PathLike, *, checksums: bool = False) -> Dense | Ragged:
     """Open a published store of either geometry for reading.
 
+    Given a path inside a mount of zrecordfs (the folder of a store, a record, a view), opens the
+    store below it and leaves the mount out.
+
     Returns
     -------
     Dense or Ragged
@@ -307,5 +318,5 @@ def open(path: PathLike, *, checksums: bool = False) -> Dense | Ragged:
     ------
     As :meth:`Dense.open`.
     """
-    place, location = _place(path)
+    place, location = _place_to_read(path)
     return _core.store_open(place, location, Dense, Ragged, checksums)

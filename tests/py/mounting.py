@@ -147,7 +147,7 @@ def read_raw(path):
 
 def is_mounted(path):
     wanted = str(path).replace("\\", "\\134").replace(" ", "\\040")
-    with open("/proc/self/mountinfo") as lines:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as lines:
         return any(line.split(" ")[4] == wanted for line in lines)
 
 
