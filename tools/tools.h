@@ -28,7 +28,8 @@ struct command {
 };
 
 extern const struct command cmd_import, cmd_export, cmd_info, cmd_ls, cmd_cat, cmd_verify,
-    cmd_train_dict, cmd_mount, cmd_umount, cmd_ctl;
+    cmd_train_dict, cmd_mount, cmd_umount, cmd_ctl, cmd_pack, cmd_unpack, cmd_archive_info,
+    cmd_refresh_checksums;
 
 /* ---------------------------------------------------------------- common.c */
 

@@ -13,8 +13,20 @@
 #include "tools.h"
 
 static const struct command *const commands[] = {
-    &cmd_import, &cmd_export,     &cmd_info,  &cmd_ls,     &cmd_cat,
-    &cmd_verify, &cmd_train_dict, &cmd_mount, &cmd_umount,     &cmd_ctl,
+    &cmd_import,
+    &cmd_export,
+    &cmd_info,
+    &cmd_ls,
+    &cmd_cat,
+    &cmd_verify,
+    &cmd_train_dict,
+    &cmd_mount,
+    &cmd_umount,
+    &cmd_ctl,
+    &cmd_pack,
+    &cmd_unpack,
+    &cmd_archive_info,
+    &cmd_refresh_checksums,
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
@@ -22,7 +34,7 @@ static void print_usage(FILE *out)
 {
     fputs("Usage: zrecord COMMAND [OPTION]... ARGUMENT...\n\n", out);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(out, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(out, "  %-17s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n  --help      this text; after a command, its options\n"
           "  --version   versions of this program and its libraries\n"
           "\nExit status: 0 fine, 1 failed, 2 wrong usage.\n",

@@ -14,8 +14,7 @@
 #define LEAF_ALIGN ((size_t)64)
 
 struct archive {
-    PyObject_HEAD
-    struct core_state *state;
+    PyObject_HEAD struct core_state *state;
     PyObject *path; /* owned: as given */
     struct zr_archive *a;
 };
@@ -31,11 +30,11 @@ struct load {
     PyObject *special;   /* borrowed: (archive, kind, path, meta.json, entries) -> level */
     unsigned threads;
     bool checksums, writable;
-    void **data;        /* by leaf: where its bytes are */
-    PyObject **owners;  /* by leaf: borrowed from blocks, or the archive */
-    void **shape_data;  /* by leaf: of nested ones */
-    PyObject *blocks;   /* owned: list of Blocks */
-    PyObject **levels;  /* by level: owned until its parent has it */
+    void **data;       /* by leaf: where its bytes are */
+    PyObject **owners; /* by leaf: borrowed from blocks, or the archive */
+    void **shape_data; /* by leaf: of nested ones */
+    PyObject *blocks;  /* owned: list of Blocks */
+    PyObject **levels; /* by level: owned until its parent has it */
     const char *dtype_names[32];
     PyObject *dtype_found[32]; /* borrowed */
 };
@@ -72,11 +71,9 @@ PyObject *zpy_archive_open(PyObject *module, PyObject *args)
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_archive_open(&self->a, PyBytes_AS_STRING(bytes),
-                           writable ? ZR_ARCHIVE_WRITE : ZR_ARCHIVE_COPY, &err);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(bytes);
+    Py_BEGIN_ALLOW_THREADS code = zr_archive_open(
+        &self->a, PyBytes_AS_STRING(bytes), writable ? ZR_ARCHIVE_WRITE : ZR_ARCHIVE_COPY, &err);
+    Py_END_ALLOW_THREADS Py_DECREF(bytes);
     if (code < 0) {
         zpy_raise(state, code, &err, path);
         Py_CLEAR(self);
@@ -111,9 +108,8 @@ static int check_writable(const struct load *l)
             continue;
         bool stored = zr_archive_member(l->archive->a, leaf->member, &member, NULL) == ZR_OK &&
                       !strcmp(member.method, "stored");
-        return refuse_leaf(l, leaf,
-                           stored ? "does not start at a multiple of its itemsize"
-                                  : "is compressed");
+        return refuse_leaf(
+            l, leaf, stored ? "does not start at a multiple of its itemsize" : "is compressed");
     }
     return 0;
 }
@@ -194,7 +190,8 @@ static int plan_leaf(struct load *l, struct copies *c, size_t i, char **at, size
 /* More than the machine has would end in the killing of some process. */
 static int check_memory(const struct load *l)
 {
-    uint64_t nbytes = 0, memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t nbytes = 0,
+             memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < l->tree->leaf_count; i++)
         if (is_copied(&l->tree->leaves[i]))
             nbytes += l->tree->leaves[i].nbytes;
@@ -213,11 +210,9 @@ static int read_copies(struct load *l, const struct copies *c)
     int code;
     if (!c->count)
         return 0;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_archive_read(l->archive->a, c->list, c->count, l->threads, &err);
-    Py_END_ALLOW_THREADS
-    if (code < 0)
-        zpy_raise(l->archive->state, code, &err, l->archive->path);
+    Py_BEGIN_ALLOW_THREADS code =
+        zr_archive_read(l->archive->a, c->list, c->count, l->threads, &err);
+    Py_END_ALLOW_THREADS if (code < 0) zpy_raise(l->archive->state, code, &err, l->archive->path);
     return code < 0 ? -1 : 0;
 }
 
@@ -276,8 +271,7 @@ static PyObject *bytes_array(PyObject *owner, void *data, uint64_t nbytes)
     static char nothing[8];
     npy_intp dim = (npy_intp)nbytes;
     PyArray_Descr *bytes = PyArray_DescrFromType(NPY_UINT8);
-    PyObject *array =
-        bytes ? zpy_array_view(owner, bytes, 1, &dim, data ? data : nothing) : NULL;
+    PyObject *array = bytes ? zpy_array_view(owner, bytes, 1, &dim, data ? data : nothing) : NULL;
     Py_XDECREF(bytes);
     return array;
 }
@@ -348,9 +342,7 @@ static int fill_entries(struct load *l, const struct zr_archive_level *level, Py
     for (size_t k = 0; k < level->entry_count; k++) {
         const struct zr_archive_entry *e = &level->entries[k];
         PyObject *key = PyUnicode_DecodeUTF8(e->key, (Py_ssize_t)e->key_nbytes, "strict");
-        PyObject *value = !key           ? NULL
-                          : e->is_leaf ? make_leaf(l, e->index)
-                                       : l->levels[e->index];
+        PyObject *value = !key ? NULL : e->is_leaf ? make_leaf(l, e->index) : l->levels[e->index];
         if (!e->is_leaf && key)
             l->levels[e->index] = NULL; /* now ours */
         int rc = value ? PyDict_SetItem(dict, key, value) : -1;
@@ -475,11 +467,10 @@ static PyObject *archive_load(PyObject *op, PyObject *args)
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_archive_tree(l.archive->a, keys, (size_t)PyTuple_GET_SIZE(tuple), &l.tree, &err);
-    Py_END_ALLOW_THREADS
-    if (code < 0)
-        return zpy_raise(l.archive->state, code, &err, l.archive->path);
+    Py_BEGIN_ALLOW_THREADS code =
+        zr_archive_tree(l.archive->a, keys, (size_t)PyTuple_GET_SIZE(tuple), &l.tree, &err);
+    Py_END_ALLOW_THREADS if (code < 0) return zpy_raise(l.archive->state, code, &err,
+                                                        l.archive->path);
     PyObject *root = load_tree(&l);
     zr_archive_tree_free(l.tree);
     return root;
@@ -505,11 +496,8 @@ static PyObject *archive_read(PyObject *op, PyObject *arg)
     if (!bytes)
         return NULL;
     copy.out = PyBytes_AS_STRING(bytes);
-    Py_BEGIN_ALLOW_THREADS
-    code = zr_archive_read(self->a, &copy, 1, 1, &err);
-    Py_END_ALLOW_THREADS
-    if (code == ZR_OK)
-        return bytes;
+    Py_BEGIN_ALLOW_THREADS code = zr_archive_read(self->a, &copy, 1, 1, &err);
+    Py_END_ALLOW_THREADS if (code == ZR_OK) return bytes;
     Py_DECREF(bytes);
     return zpy_raise(self->state, code, &err, self->path);
 }

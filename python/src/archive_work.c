@@ -298,10 +298,8 @@ PyObject *zpy_archive_is(PyObject *Py_UNUSED(module), PyObject *arg)
     if (!PyUnicode_FSConverter(arg, &path))
         return NULL;
     bool is;
-    Py_BEGIN_ALLOW_THREADS
-    is = zr_archive_is(PyBytes_AS_STRING(path));
-    Py_END_ALLOW_THREADS
-    Py_DECREF(path);
+    Py_BEGIN_ALLOW_THREADS is = zr_archive_is(PyBytes_AS_STRING(path));
+    Py_END_ALLOW_THREADS Py_DECREF(path);
     return PyBool_FromLong(is);
 }
 
