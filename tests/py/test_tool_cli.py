@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 
-COMMANDS = ["import", "export", "info", "ls", "cat", "verify", "train-dict", "mount", "umount"]
+COMMANDS = ["import", "export", "info", "ls", "cat", "verify", "train-dict", "mount", "umount",
+            "pack", "unpack", "archive-info", "refresh-checksums"]
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ WRONG_USAGE = [
     (["cat", "s", "0x1"], "'0x1' is not a record id"),
     (["cat", "s", ""], "'' is not a record id"),
     (["cat", "s", "18446744073709551616"], "'18446744073709551616' is not a record id"),
-    (["verify"], "no store given"),
+    (["verify"], "no store or archive given"),
     (["train-dict", "s"], "-o FILE is missing"),
     (["train-dict", "s", "-o", "x", "--tier", "12"], "--tier '12'"),
     (["mount", "s"], "too few arguments"),
