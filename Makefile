@@ -30,7 +30,8 @@ ENGINE_PKGS := libzstd $(MSGPACK) jansson libdeflate liblzma
 FS_PKGS     := fuse3 jansson liburing
 ENGINE_LIBS  = $(call pkg_libs,$(ENGINE_PKGS)) -lbz2
 
-ENGINE_SRC := $(wildcard engine/*.c)
+EXAMPLE    := engine/example.c
+ENGINE_SRC := $(filter-out $(EXAMPLE),$(wildcard engine/*.c))
 FS_SRC     := $(wildcard fs/*.c)
 TOOLS_SRC  := $(wildcard tools/*.c)
 UNIT_SRC   := $(wildcard tests/unit/test_*.c)
@@ -213,7 +214,7 @@ lint: lint-tidy lint-cppcheck ## clang-tidy and cppcheck over engine, mount and 
 .PHONY: lint-tidy lint-cppcheck
 lint-tidy:
 	@$(call need,clang-tidy); clang-tidy --quiet --warnings-as-errors='*' --checks='$(TIDY_CHECKS)' \
-	  $(ENGINE_SRC) $(FS_SRC) $(TOOLS_SRC) -- -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Iengine \
+	  $(ENGINE_SRC) $(EXAMPLE) $(FS_SRC) $(TOOLS_SRC) -- -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Iengine \
 	  $(call pkg_cflags,$(FS_PKGS) $(ENGINE_PKGS)) 2>/dev/null
 lint-cppcheck:
 	@$(call need,cppcheck); cppcheck --quiet --error-exitcode=1 --inline-suppr \

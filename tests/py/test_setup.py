@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Set-up, demo, installation, and the snippets of the README: what a newcomer does first."""
+"""Set-up, demo, and the Python snippets of the README: what a newcomer does first."""
 
 import hashlib
 import os
@@ -10,11 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import REPO
 
-BUILD = REPO / "build"  # the demo and the installation are of the plain build
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user or hides a device")
 
 
@@ -111,44 +109,7 @@ def test_demo_without_fuse_says_so_and_goes_on():
     assert "batch 2: image float32 (256, 8, 8)" in shown
 
 
-# ---------------------------------------------------------------- installation and README
-
-
-def make(*args):
-    done = subprocess.run(["make", "-C", REPO, "-s", *args], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
-def test_the_c_snippet_works_with_an_installed_library(tmp_path, monkeypatch, static):
-    (snippet,) = readme_snippets("c")
-    prefix = tmp_path / "prefix"
-    make("install", f"PREFIX={prefix}")
-    monkeypatch.chdir(tmp_path)
-    Path("reader.c").write_text(snippet)
-    np.save("a.npy", np.zeros((5, 3), "i4"))
-    subprocess.run([prefix / "bin/zrecord", "import", "-q", "a.npy", "s"], check=True)
-
-    env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig"), "LD_LIBRARY_PATH": str(prefix / "lib")}
-    query = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "zrecord"]
-    flags = subprocess.run(query, env=env, capture_output=True, text=True, check=True).stdout.split()
-    if static:
-        os.unlink(prefix / "lib/libzrecord.so")
-    subprocess.run(["gcc", "-Wall", "-Werror", "reader.c", *flags, "-o", "reader"], env=env, check=True)
-    done = subprocess.run(["./reader", "s"], env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "read 3 of 5 records\n")
-    assert subprocess.run(["./reader", "nope"], env=env, capture_output=True).returncode == 1
-
-    make("uninstall", f"PREFIX={prefix}")
-    assert [path for path in prefix.rglob("*") if path.is_file()] == []
-
-
-def test_the_header_is_usable_from_cpp(tmp_path):
-    if not shutil.which("g++"):
-        pytest.skip("no g++")
-    source = tmp_path / "a.cpp"
-    source.write_text("#include <zrecord.h>\nint main() { return zr_version()[0] == 0; }\n")
-    subprocess.run(["g++", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", REPO / "engine", "-c", "-o", tmp_path / "a.o", source], check=True)
+# ---------------------------------------------------------------- README
 
 
 def test_the_python_snippets_work(tmp_path, zrecord_tool):
