@@ -322,7 +322,7 @@ class Levels:
     def __call__(self, archive, kind, path, text, entries):
         try:
             meta = json.loads(text)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ValueError(f"{archive.path}: {path or '.'}/meta.json is not JSON: {exc}") from exc
         if not isinstance(meta, dict):
             raise ValueError(f"{archive.path}: {path or '.'}/meta.json is no JSON object")
