@@ -242,20 +242,24 @@ wheel: ## a wheel in dist/, tried in an environment with only NumPy
 	@ls -l dist
 
 BINDIR = $(DESTDIR)$(PREFIX)/bin
+MANDIR = $(DESTDIR)$(PREFIX)/share/man
 LIBDIR = $(DESTDIR)$(PREFIX)/lib
 INCDIR = $(DESTDIR)$(PREFIX)/include
+MAN_SRC = $(wildcard fs/*.[58])
+MAN_PAGES = $(foreach page,$(MAN_SRC),$(MANDIR)/man$(subst .,,$(suffix $(page)))/$(notdir $(page)))
 install: all ## programs, library, header and zrecord.pc under PREFIX (DESTDIR is honoured)
-	install -d $(BINDIR) $(LIBDIR)/pkgconfig $(INCDIR)
+	install -d $(BINDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(sort $(dir $(MAN_PAGES)))
 	install -m 755 $(BUILD)/zrecord $(BUILD)/zrecordfs $(BINDIR)
 	install -m 644 $(BUILD)/libzrecord.a $(LIBDIR)
 	install -m 755 $(BUILD)/libzrecord.so $(LIBDIR)/libzrecord.so.0
 	ln -sf libzrecord.so.0 $(LIBDIR)/libzrecord.so
 	install -m 644 engine/zrecord.h $(INCDIR)
+	$(foreach page,$(MAN_SRC),install -m 644 $(page) $(MANDIR)/man$(subst .,,$(suffix $(page)));)
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zrecord.pc > $(LIBDIR)/pkgconfig/zrecord.pc
 
 uninstall: ## remove what install put there
 	rm -f $(BINDIR)/zrecord $(BINDIR)/zrecordfs $(LIBDIR)/libzrecord.a $(LIBDIR)/libzrecord.so \
-	  $(LIBDIR)/libzrecord.so.0 $(INCDIR)/zrecord.h $(LIBDIR)/pkgconfig/zrecord.pc
+	  $(LIBDIR)/libzrecord.so.0 $(INCDIR)/zrecord.h $(LIBDIR)/pkgconfig/zrecord.pc $(MAN_PAGES)
 
 clean: ## remove everything built; .venv stays
 	rm -rf build dist python/build python/*.egg-info

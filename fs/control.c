@@ -96,14 +96,14 @@ static json_t *options_value(const struct fs *fs)
     json_t *options = json_object();
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
     json_object_set_new(options, "control", json_string(o->writable_control ? "rw" : "ro"));
-    json_object_set_new(options, "shard",
-                        o->shard_length ? number(o->shard_length) : json_null());
+    json_object_set_new(options, "shard", o->shard_length ? number(o->shard_length) : json_null());
     json_object_set_new(options, "log", json_string(report_level()));
     json_object_set_new(options, "show_control", json_boolean(o->show_control));
     json_object_set_new(options, "checksums", json_boolean(o->checksums));
     json_object_set_new(options, "readdirplus",
                         json_string(options_readdirplus_name(o->readdirplus)));
     json_object_set_new(options, "cache", number(o->cache_nbytes));
+    json_object_set_new(options, "timeout", number(o->timeout_sec));
     json_object_set_new(options, "prefetch",
                         o->prefetch == WARM_AUTO ? json_string("auto") : json_integer(o->prefetch));
     json_object_set_new(options, "uid", number(fs->uid));

@@ -11,11 +11,13 @@
 #include "loop.h"
 #include "mountpoint.h"
 #include "ops.h"
+#include "service.h"
 #include "transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -131,8 +133,7 @@ static int make_parts(struct fs *fs)
     fs->damage = report_damage_new();
     fs->janitor = janitor_new(fs);
     fs->commands = commands_new();
-    if (fs->cache && fs->minted && fs->counters && fs->damage && fs->janitor &&
-        fs->commands)
+    if (fs->cache && fs->minted && fs->counters && fs->damage && fs->janitor && fs->commands)
         return 0;
     report(LOG_ERR, "out of memory");
     return -1;
@@ -353,6 +354,17 @@ static int start_serving(struct mount *m)
     return 0;
 }
 
+static uint64_t request_count(void *ctx)
+{
+    struct counters_sum sum;
+    uint64_t count = 0;
+    counters_collect(ctx, &sum);
+    for (size_t op = 0; op < COUNTERS_OPCODES; op++)
+        if (op != FUSE_FORGET && op != FUSE_BATCH_FORGET) /* the kernel's own tidying */
+            count += sum.requests[op];
+    return count;
+}
+
 /* From mounted to unmounted; returns the exit code. */
 static int serve(struct mount *m)
 {
@@ -362,11 +374,17 @@ static int serve(struct mount *m)
     }
     answer(m, true);
     report(LOG_INFO, "%s is mounted on %s", sources_root(m->fs.sources)->path, m->mountpoint);
+    service_notify("READY=1");
     sigset_t set;
-    int signal_number;
     end_signals(&set);
-    while (sigwait(&set, &signal_number) != 0)
-        ;
+    const struct service_watch watch = {
+        .mountpoint = m->mountpoint,
+        .timeout_sec = m->options.timeout_sec,
+        .request_count = request_count,
+        .ctx = m->fs.counters,
+    };
+    service_await_end(&set, &watch);
+    service_notify("STOPPING=1");
     return 0;
 }
 

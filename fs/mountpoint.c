@@ -108,9 +108,9 @@ static bool find_mount(const char *path, struct mount_entry *entry)
 
 /* ---------------------------------------------------------------- dead mounts */
 
-static int detach_as_user(const char *path)
+static int detach_as_user(const char *path, bool lazily)
 {
-    char *argv[] = {"fusermount3", "-u", "-z", "-q", "--", (char *)path, NULL};
+    char *argv[] = {"fusermount3", lazily ? "-uz" : "-u", "-q", "--", (char *)path, NULL};
     pid_t pid;
     int status;
     if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0)
@@ -124,7 +124,7 @@ static int detach(const char *path)
 {
     if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
         return 0;
-    return detach_as_user(path);
+    return detach_as_user(path, true);
 }
 
 static bool is_dead(const char *path)
@@ -292,6 +292,13 @@ int mountpoint_await(const char *absolute)
     if (!find_mount(absolute, &entry) || strcmp(entry.type, OWN_TYPE) != 0)
         return ENXIO; /* it has been unmounted meanwhile */
     return 0;
+}
+
+int mountpoint_detach(const char *absolute)
+{
+    if (umount2(absolute, UMOUNT_NOFOLLOW) == 0)
+        return 0;
+    return errno == EPERM ? detach_as_user(absolute, false) : -1;
 }
 
 void mountpoint_set_read_ahead(const char *absolute, uint64_t file_nbytes)

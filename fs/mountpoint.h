@@ -22,6 +22,9 @@ int mountpoint_prepare(const char *path, bool allow_other, char **absolute, char
 /* Waits until the mount there answers; 0 or an errno. */
 int mountpoint_await(const char *absolute);
 
+/* Unmounts it unless it is in use; 0 or -1. */
+int mountpoint_detach(const char *absolute);
+
 /* Lets the kernel read files of that size in one piece, as far as this process
  * may; 128 KiB, the kernel's default, is never lowered. */
 void mountpoint_set_read_ahead(const char *absolute, uint64_t file_nbytes);

@@ -44,6 +44,10 @@ static int fill_entry(struct fs *fs, const struct node *node, struct fuse_entry_
     /* An NFS handle names a record of this store, not of a later one here. */
     e->generation = node_generation(fs, node);
     e->entry_timeout = node->kind->entry_sec;
+    /* Whoever opens files of a mount that ends when idle has to show. */
+    double most_sec = fs->options->timeout_sec / 2.0;
+    if (most_sec > 0 && e->entry_timeout > most_sec)
+        e->entry_timeout = most_sec;
     e->attr_timeout = node->kind->attr_sec;
     return failure;
 }
@@ -504,8 +508,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* Records lie in memory: splicing them costs more than copying. */
     want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
     want(conn, FUSE_CAP_IOCTL_DIR, false);
-    fs->kernel_opens =
-        (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control;
+    fs->kernel_opens = (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control;
     fs->kernel_opens_dirs = conn->want & FUSE_CAP_NO_OPENDIR_SUPPORT;
     conn->max_background = 64;
     conn->congestion_threshold = 48;

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CACHE_MIB = 64, MAX_THREADS = 64, MAX_SPIN_USEC = 1000 };
+enum { DEFAULT_CACHE_MIB = 64, MAX_THREADS = 64, MAX_SPIN_USEC = 1000, MAX_TIMEOUT_SEC = 31536000 };
 
 static const char HELP[] =
     "Usage: zrecordfs [options] SOURCE MOUNTPOINT\n"
@@ -49,6 +49,8 @@ static const char HELP[] =
     "     shard=K               folders of K records each\n"
     "     prefetch=auto|off|K   records decoded ahead of a reader that goes in order,\n"
     "                           straight into the page cache (auto: by their size)\n"
+    "     timeout=S             unmount when nothing was asked for S seconds and no\n"
+    "                           file is open (default: never)\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
     "     control=ro|rw         rw: .control takes commands that are written to it, at\n"
@@ -172,6 +174,14 @@ static bool set_spin(struct options *o, const char *value)
     return ok;
 }
 
+static bool set_timeout(struct options *o, const char *value)
+{
+    unsigned long number = 0;
+    bool ok = parse_number(value, 10, MAX_TIMEOUT_SEC, &number);
+    o->timeout_sec = (unsigned)number;
+    return ok;
+}
+
 static bool set_prefetch(struct options *o, const char *value)
 {
     unsigned long number = 0;
@@ -248,6 +258,7 @@ static const struct own_option {
     {"control", set_control, required_argument},
     {"shard", set_shard, required_argument},
     {"prefetch", set_prefetch, required_argument},
+    {"timeout", set_timeout, required_argument},
 };
 enum { OWN_COUNT = sizeof OWN / sizeof OWN[0] };
 

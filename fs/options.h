@@ -26,11 +26,12 @@ struct options {
     uid_t uid;
     gid_t gid;
     mode_t umask;
-    int readdirplus;  /* enum readdirplus */
-    int transport;    /* enum transport_kind */
-    unsigned threads; /* 0: by the CPUs */
-    int spin_usec;    /* -1: the default */
-    int prefetch;     /* records ahead of a reader; WARM_AUTO, WARM_OFF */
+    int readdirplus;       /* enum readdirplus */
+    int transport;         /* enum transport_kind */
+    unsigned threads;      /* 0: by the CPUs */
+    int spin_usec;         /* -1: the default */
+    unsigned timeout_sec;  /* unmount after so long without a request; 0 never */
+    int prefetch;          /* records ahead of a reader; WARM_AUTO, WARM_OFF */
     bool writable_control; /* control=rw */
     uint64_t cache_nbytes;
     uint64_t shard_length;           /* records in a folder; 0: all */
