@@ -19,7 +19,8 @@ class ZrecordError(RuntimeError):
     Parameters
     ----------
     code : int
-        One of the engine's permanent numbers, e.g. -7 for a damaged record.
+        One of the engine's permanent numbers, e.g. -7 for a damaged record.  A message alone will do,
+        with code 0: so others rebuild an exception that came out of a worker process.
     message : str, optional
         Names file, record and reason; by default the meaning of the code alone.
 
@@ -41,12 +42,14 @@ class ZrecordError(RuntimeError):
 
     def __init__(
         self,
-        code: int,
+        code: int | str,
         message: str | None = None,
         record: int | None = None,
         errno: int = 0,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
+        if isinstance(code, str):
+            message, code = code, 0
         if message is None:
             from ._core import code_text
 
