@@ -185,15 +185,19 @@ check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 BENCH_PYTHON := build/bench-venv/bin/python
 BENCH_RUN    := $(BENCH_PYTHON) tests/bench/run.py
 bench-setup: setup
-	@$(AGAIN) -s lib $(BUILD)/bench/limit_worker
+	@$(AGAIN) -s lib $(BUILD)/bench/limit_worker $(BUILD)/bench/lanes_limit
 	@tests/bench/setup.sh $(PYTHON)
-.PHONY: bench-setup bench-quick bench-readme bench-loaders
+.PHONY: bench-setup bench-quick bench-samplers bench-readme bench-loaders
 
 bench: bench-setup ## all tables and plots, beside every peer: an hour or more
 	@$(BENCH_RUN) --size full $(BENCH)
 
 bench-quick: bench-setup ## the same with fewer records and rounds: under 10 minutes on 2 cores
 	@$(BENCH_RUN) --size quick $(BENCH)
+
+bench-samplers: bench-setup ## samplers, block shuffle and its quality, beside NumPy, loaderx and celeres-dl
+	@$(BENCH_PYTHON) tests/bench/samplers.py $(BENCH)
+	@$(BENCH_PYTHON) tests/bench/shuffle_quality.py
 
 # LOADERS is for more arguments: make bench-loaders LOADERS="--only vision --peers zrecord,loaderx"
 bench-loaders: setup ## the DataLoader tables, beside loaderx, torch and grain: 10 minutes

@@ -10,12 +10,16 @@
 
 typedef unsigned long long ull;
 
-static PyObject *new_ids(uint64_t count)
+/* On recycled memory: the page faults of a fresh epoch cost more than its ids. */
+static PyObject *new_ids(PyObject *module, uint64_t count)
 {
     if (count > PY_SSIZE_T_MAX / sizeof(uint64_t))
         return PyErr_NoMemory();
     npy_intp dim = (npy_intp)count;
-    return PyArray_EMPTY(1, &dim, NPY_UINT64, 0);
+    PyArray_Descr *dtype = PyArray_DescrFromType(NPY_UINT64);
+    PyObject *ids = zpy_array_new(PyModule_GetState(module), dtype, 1, &dim, count * sizeof(uint64_t));
+    Py_DECREF(dtype);
+    return ids;
 }
 
 static int check_range(uint64_t length, uint64_t first, uint64_t count)
@@ -28,7 +32,7 @@ static int check_range(uint64_t length, uint64_t first, uint64_t count)
 }
 
 /* block_shuffle_ids(length, block_size, seed, rounds, first, count) */
-PyObject *zpy_block_shuffle_ids(PyObject *Py_UNUSED(module), PyObject *args)
+PyObject *zpy_block_shuffle_ids(PyObject *module, PyObject *args)
 {
     ull length, block_size, seed, first, count;
     struct zr_block_shuffle s;
@@ -38,7 +42,7 @@ PyObject *zpy_block_shuffle_ids(PyObject *Py_UNUSED(module), PyObject *args)
     s.length = length;
     s.block_size = block_size;
     s.seed = seed;
-    PyObject *ids = new_ids(count);
+    PyObject *ids = new_ids(module, count);
     if (!ids)
         return NULL;
     uint64_t *at = PyArray_DATA((PyArrayObject *)ids);
@@ -65,14 +69,14 @@ PyObject *zpy_block_shuffle_position(PyObject *Py_UNUSED(module), PyObject *args
 }
 
 /* feistel_permute(key, length, rounds, first, count) */
-PyObject *zpy_feistel_permute(PyObject *Py_UNUSED(module), PyObject *args)
+PyObject *zpy_feistel_permute(PyObject *module, PyObject *args)
 {
     ull key, length, first, count;
     unsigned rounds;
     if (!PyArg_ParseTuple(args, "KKIKK", &key, &length, &rounds, &first, &count) ||
         check_range(length, first, count) < 0)
         return NULL;
-    PyObject *ids = new_ids(count);
+    PyObject *ids = new_ids(module, count);
     if (!ids)
         return NULL;
     uint64_t *at = PyArray_DATA((PyArrayObject *)ids);

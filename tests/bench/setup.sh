@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes build/bench-venv: the peers of requirements.txt, the reference loaderx 2.0.0 in a folder of
-# its own, and this tree's package.  With `loaders`, build/loaders-venv with those of
+# Makes build/bench-venv: the peers of requirements.txt, the references loaderx 2.0.0 and celeres-dl
+# in folders of their own, and this tree's package.  With `loaders`, build/loaders-venv with those of
 # requirements-loaders.txt.  A peer that cannot be installed is named and goes without.
 # usage: setup.sh PYTHON [loaders]   (PYTHON is the one that makes the environment)
 set -euo pipefail
@@ -13,8 +13,7 @@ if [ "${2-}" = loaders ]; then
     venv=build/loaders-venv
     requirements=tests/bench/requirements-loaders.txt
 fi
-reference=loaderx==2.0.0
-reference_dir=$venv/ref/loaderx-2.0.0
+references=(loaderx==2.0.0 celeres-dl==0.1.0)
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
 
 say() { printf 'bench: %s\n' "$*"; }
@@ -28,15 +27,20 @@ if [ ! -x "$venv/bin/python" ]; then
     install cffi msgpack setuptools wheel "$(grep '^numpy' $requirements)"
 fi
 
+for reference in "${references[@]}"; do
+    target=$venv/ref/${reference/==/-}
+    [ ! -d "$target" ] || continue
+    say "installing $reference in a folder of its own"
+    install --no-deps --target "$target" "$reference" ||
+        say "SKIP $reference: it does not install here ($venv/install.log)"
+done
+
 recorded=$venv/.requirements
-if ! cmp -s "$requirements" "$recorded" || [ ! -d "$reference_dir" ]; then
+if ! cmp -s "$requirements" "$recorded"; then
     while read -r requirement; do
         say "installing $requirement"
         install "$requirement" || say "SKIP $requirement: it does not install here ($venv/install.log)"
     done < <(grep -v '^#' "$requirements")
-    say "installing $reference beside them"
-    install --no-deps --target "$reference_dir" "$reference" ||
-        say "SKIP $reference: it does not install here ($venv/install.log)"
     cp "$requirements" "$recorded"
 fi
 
