@@ -188,7 +188,12 @@ class ZrecordBlockDataset(_ArrayBlocks):
         return self._read(slice(start, stop))
 
     def load_rows(self, block_id: int, offsets: np.ndarray) -> tuple[Any, Any]:
-        start, _ = self._bounds(block_id)
+        start, stop = self._bounds(block_id)
+        if len(offsets) == stop - start:
+            # A cold disk gives a block faster in its own order than in that of its samples.
+            for column in (self.store, self.labels):
+                if isinstance(column, (Dense, Ragged)):
+                    column.prefetch(slice(start, stop))
         return self._read(np.asarray(offsets, np.uint64) + np.uint64(start))
 
     def _read(self, ids):
