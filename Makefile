@@ -27,7 +27,7 @@ MSGPACK := $(shell pkg-config --exists msgpack-c 2>/dev/null && echo msgpack-c |
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null)
 ENGINE_PKGS := libzstd $(MSGPACK) jansson libdeflate liblzma
-FS_PKGS     := fuse3 jansson liburing
+FS_PKGS     := fuse3 jansson liburing libdeflate
 ENGINE_LIBS  = $(call pkg_libs,$(ENGINE_PKGS)) -lbz2
 
 EXAMPLE    := engine/example.c

@@ -97,6 +97,8 @@ static json_t *options_value(const struct fs *fs)
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
     json_object_set_new(options, "control", json_string(o->writable_control ? "rw" : "ro"));
     json_object_set_new(options, "shard", o->shard_length ? number(o->shard_length) : json_null());
+    json_object_set_new(options, "preview", json_boolean(o->preview));
+    json_object_set_new(options, "classes", text_value_or_null(o->classes));
     json_object_set_new(options, "log", json_string(report_level()));
     json_object_set_new(options, "show_control", json_boolean(o->show_control));
     json_object_set_new(options, "checksums", json_boolean(o->checksums));

@@ -33,7 +33,10 @@ static int folder_child(struct fs *fs, const struct node *dir, const char *name,
     struct source *source;
     if (name[0] == '.')
         return records_special_child(fs, dir, name, child);
-    int failure = sources_child(fs->sources, dir->source, name, &source, &err);
+    int failure = classes_child(fs, dir, name, child);
+    if (failure != ENOENT)
+        return failure;
+    failure = sources_child(fs->sources, dir->source, name, &source, &err);
     if (failure == EIO)
         report(LOG_ERR, "%s", err.message);
     if (failure == 0)
@@ -49,7 +52,8 @@ static bool list_child(struct fs *fs, const struct node *dir, const struct sourc
     if (sources_child(fs->sources, dir->source, name->name, &source, NULL) != 0)
         return true; /* gone, a file, or broken */
     struct node child = child_node(fs, source);
-    bool has_room = listing_add(l, name->name, &child, name->position + 1);
+    bool has_room = classes_hide(fs, dir->source, source) ||
+                    listing_add(l, name->name, &child, name->position + 1);
     node_release(fs, &child);
     return has_room;
 }
@@ -58,7 +62,8 @@ static int folder_list(struct fs *fs, const struct node *dir, uint64_t pos, stru
 {
     struct source_name *names;
     size_t count;
-    if (!listing_dots(l, dir, pos) || !records_list_special(fs, dir, pos, l))
+    if (!listing_dots(l, dir, pos) || !records_list_special(fs, dir, pos, l) ||
+        !classes_list(fs, dir, pos, l))
         return 0;
     int failure = sources_names(fs->sources, dir->source, &names, &count);
     if (failure)

@@ -95,6 +95,10 @@ static int open_source(struct mount *m, const char *mountpoint)
         return -1;
     }
     struct source *root = sources_root(m->fs.sources);
+    if (m->options.classes && root->kind == SOURCE_STORE) {
+        report(LOG_ERR, "classes= needs a folder of stores, and %s is one store", root->path);
+        return -1;
+    }
     report_source(NULL, root, "", NULL);
     sources_walk(m->fs.sources, root, report_source, NULL);
     return 0;

@@ -87,6 +87,8 @@ extern const struct node_kind node_views; /* views.c */
 extern const struct node_kind node_all, node_at_folder, node_at;
 extern const struct node_kind node_epoch_folder, node_epoch;
 extern const struct node_kind node_prefetch_folder, node_prefetch;
+extern const struct node_kind node_label;                  /* classes.c */
+extern const struct node_kind node_previews, node_preview; /* preview.c */
 
 #define NODE_FOREVER_SEC 1e9
 /* Folders of a tree are looked at again after that: new stores appear. */

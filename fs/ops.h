@@ -9,6 +9,7 @@
 #include <fuse_lowlevel.h>
 
 #include "cache.h"
+#include "classes.h"
 #include "commands.h"
 #include "control.h"
 #include "counters.h"
@@ -18,6 +19,7 @@
 #include "node.h"
 #include "options.h"
 #include "prefetch.h"
+#include "preview.h"
 #include "records.h"
 #include "report.h"
 #include "source.h"

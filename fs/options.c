@@ -47,6 +47,9 @@ static const char HELP[] =
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
     "     shard=K               folders of K records each\n"
+    "     classes=STREAM        in a tree: a folder for each label in the store STREAM,\n"
+    "                           with the records of the stores beside it\n"
+    "     preview               .views/preview/*.png of records that are images\n"
     "     prefetch=auto|off|K   records decoded ahead of a reader that goes in order,\n"
     "                           straight into the page cache (auto: by their size)\n"
     "     timeout=S             unmount when nothing was asked for S seconds and no\n"
@@ -205,6 +208,17 @@ static bool set_transport(struct options *o, const char *value)
     return value && transport_parse(value, &o->transport);
 }
 
+static bool set_preview(struct options *o, const char *value)
+{
+    return set_flag(&o->preview, value);
+}
+
+static bool set_classes(struct options *o, const char *value)
+{
+    o->classes = value;
+    return value && *value && *value != '.' && !strchr(value, '/');
+}
+
 static bool set_control(struct options *o, const char *value)
 {
     o->writable_control = value && strcmp(value, "rw") == 0;
@@ -256,6 +270,8 @@ static const struct own_option {
     {"spin", set_spin, required_argument},
     {"cache", set_cache, required_argument},
     {"control", set_control, required_argument},
+    {"preview", set_preview, no_argument},
+    {"classes", set_classes, required_argument},
     {"shard", set_shard, required_argument},
     {"prefetch", set_prefetch, required_argument},
     {"timeout", set_timeout, required_argument},

@@ -33,6 +33,8 @@ struct options {
     unsigned timeout_sec;  /* unmount after so long without a request; 0 never */
     int prefetch;          /* records ahead of a reader; WARM_AUTO, WARM_OFF */
     bool writable_control; /* control=rw */
+    bool preview;
+    const char *classes; /* the stream whose labels make folders, or NULL */
     uint64_t cache_nbytes;
     uint64_t shard_length;           /* records in a folder; 0: all */
     char kernel[OPTIONS_KERNEL_MAX]; /* noexec,noatime...: for mount(2), comma-separated */

@@ -20,11 +20,16 @@ struct node records_node(const struct fs *fs, struct source *source, uint64_t id
     return node;
 }
 
-void records_identify(const struct fs *fs, struct node *node, struct tree_ino parts)
+void records_identify(struct fs *fs, struct node *node, struct tree_ino parts)
 {
     const struct source *source = node->source;
     node->id = parts.index;
-    if (parts.role == TREE_SHARD && parts.index < source->shard_count) {
+    if (parts.role == TREE_PREVIEW) {
+        if (preview_is_possible(fs, source) && parts.index < source->info.length)
+            node->kind = &node_preview;
+    } else if (parts.role == TREE_LABEL) {
+        classes_identify(fs, node, parts);
+    } else if (parts.role == TREE_SHARD && parts.index < source->shard_count) {
         node->kind = &node_shard;
     } else if (parts.role == TREE_PLAIN && parts.index == TREE_FOLDER) {
         node->kind = &node_store;
@@ -117,8 +122,8 @@ static int read_direct(fuse_req_t req, struct fs *fs, const struct node *node, s
     return ZR_OK;
 }
 
-static int read_cached(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
-                       off_t off, struct zr_error *err)
+int records_read_cached(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                        off_t off, struct zr_error *err)
 {
     struct cache_entry *entry;
     enum cache_outcome outcome;
@@ -153,7 +158,7 @@ static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, s
     if (code == ZR_OK && nbytes <= DIRECT_NBYTES)
         code = read_direct(req, fs, node, size, off, &err);
     else if (code == ZR_OK)
-        code = read_cached(req, fs, node, size, off, &err);
+        code = records_read_cached(req, fs, node, size, off, &err);
     warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino, (uint64_t)off);
     return code == ZR_OK ? 0 : records_fail(fs, node->source, node->id, &err);
 }

@@ -12,7 +12,7 @@
 
 /* Sets kind and id of a node that belongs to a store; kind stays NULL for numbers
  * that nothing has. */
-void records_identify(const struct fs *fs, struct node *node, struct tree_ino parts);
+void records_identify(struct fs *fs, struct node *node, struct tree_ino parts);
 
 /* The node of a record, on the caller's hold of its store. */
 struct node records_node(const struct fs *fs, struct source *source, uint64_t id);
@@ -20,6 +20,9 @@ struct node records_node(const struct fs *fs, struct source *source, uint64_t id
 /* Decodes a record's file: release with zr_buffer_free(out->block). */
 int records_decode(struct fs *fs, struct source *source, uint64_t id, struct cache_bytes *out,
                    struct zr_error *err);
+/* Replies to a READ from what the cache has of a node, or decodes for it. */
+int records_read_cached(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
+                        off_t off, struct zr_error *err);
 /* Notes a record that cannot be served (err->record, else id); returns the errno for it. */
 int records_fail(struct fs *fs, struct source *source, uint64_t id, const struct zr_error *err);
 

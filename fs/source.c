@@ -9,6 +9,8 @@
  */
 #include "source.h"
 
+#include "classes.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -204,6 +206,7 @@ struct source *source_hold(struct sources *s, struct source *source)
 static void entry_free(struct entry *e)
 {
     zr_reader_close(e->source.reader);
+    classes_free(e->source.classes);
     free(e->path);
     free(e->relative);
     free(e);

@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <time.h>
 
-struct labels;
+struct classes;
 struct sources;
 
 /* An archive of leaves is to become a kind of its own here: SOURCE_STORE is one
@@ -44,6 +44,8 @@ struct source {
     struct tree names;
     struct tree shards; /* when sharded */
     uint64_t shard_count;
+
+    struct classes *classes; /* classes.c, under its lock */
 };
 
 struct sources_options {
@@ -89,7 +91,7 @@ struct source_name {
     uint64_t position; /* its hash: at least SOURCE_NAME_FIRST, below 2^62 */
     char *name;
 };
-enum { SOURCE_NAME_FIRST = 16 };
+enum { SOURCE_NAME_FIRST = 1 << 20 };
 int sources_names(struct sources *s, struct source *folder, struct source_name **names,
                   size_t *count);
 void sources_names_free(struct source_name *names, size_t count);

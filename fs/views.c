@@ -6,6 +6,7 @@
  *   .views/all.npy            the whole store (Dense)
  *   .views/at/SELECTION.npy   a gather (Dense)
  *   .views/epoch/SEED/        the records in the order of a cyclic shuffle
+ *   .views/preview/           records that are images (preview.c)
  *   .views/prefetch/SELECTION reading it decodes records ahead (prefetch.c)
  *
  * The names in at/, epoch/ and prefetch/ are not listed: there is one for every
@@ -26,22 +27,29 @@ static const char ALL_NAME[] = "all.npy";
 
 /* ---------------------------------------------------------------- the fixed ones */
 
+static bool is_array(const struct fs *fs, const struct source *source)
+{
+    (void)fs;
+    return array_is_possible(source);
+}
+
 static const struct fixed {
     const char *name;
     uint64_t index;
     const struct node_kind *kind;
-    bool dense_only;
+    bool (*is_possible)(const struct fs *fs, const struct source *source);
 } FIXED[] = {
-    {ALL_NAME, TREE_ALL, &node_all, true},
-    {"at", TREE_AT, &node_at_folder, true},
-    {"epoch", TREE_EPOCHS, &node_epoch_folder, false},
-    {"prefetch", TREE_PREFETCH, &node_prefetch_folder, false},
+    {ALL_NAME, TREE_ALL, &node_all, is_array},
+    {"at", TREE_AT, &node_at_folder, is_array},
+    {"epoch", TREE_EPOCHS, &node_epoch_folder, NULL},
+    {"prefetch", TREE_PREFETCH, &node_prefetch_folder, NULL},
+    {"preview", TREE_PREVIEWS, &node_previews, preview_is_possible},
 };
 enum { FIXED_COUNT = sizeof FIXED / sizeof FIXED[0] };
 
-static bool is_there(const struct fixed *fixed, const struct source *source)
+static bool is_there(const struct fs *fs, const struct fixed *fixed, const struct source *source)
 {
-    return !fixed->dense_only || array_is_possible(source);
+    return !fixed->is_possible || fixed->is_possible(fs, source);
 }
 
 struct node views_node(const struct fs *fs, struct source *source)
@@ -51,13 +59,12 @@ struct node views_node(const struct fs *fs, struct source *source)
 
 void views_identify(const struct fs *fs, struct node *node, struct tree_ino parts)
 {
-    (void)fs;
     if (parts.role != TREE_PLAIN)
         return;
     if (parts.index == TREE_VIEWS)
         node->kind = &node_views;
     for (size_t i = 0; i < FIXED_COUNT; i++)
-        if (FIXED[i].index == parts.index && is_there(&FIXED[i], node->source))
+        if (FIXED[i].index == parts.index && is_there(fs, &FIXED[i], node->source))
             node->kind = FIXED[i].kind;
 }
 
@@ -65,7 +72,7 @@ static int views_child(struct fs *fs, const struct node *dir, const char *name, 
 {
     for (size_t i = 0; i < FIXED_COUNT; i++) {
         const struct fixed *f = &FIXED[i];
-        if (strcmp(name, f->name) == 0 && is_there(f, dir->source))
+        if (strcmp(name, f->name) == 0 && is_there(fs, f, dir->source))
             return node_same_source(fs, dir, f->kind, f->index, child);
     }
     return ENOENT;
@@ -79,7 +86,8 @@ static int views_list(struct fs *fs, const struct node *dir, uint64_t pos, struc
          i++) {
         const struct fixed *f = &FIXED[i];
         struct node child = node_of(fs, f->kind, dir->source, TREE_PLAIN, f->index);
-        if (is_there(f, dir->source) && !listing_add(l, f->name, &child, LISTING_AFTER_DOTS + i + 1))
+        if (is_there(fs, f, dir->source) &&
+            !listing_add(l, f->name, &child, LISTING_AFTER_DOTS + i + 1))
             break;
     }
     return 0;
