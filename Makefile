@@ -157,6 +157,10 @@ check-mount: all python ## only the tests of real mounts
 check-interop: all python ## only the interchange with loaderx 2.0.0
 	@$(PYTEST) tests/py/test_interop*.py
 
+check-longrun: all python ## 24 epochs of a loader that is disturbed all the time (a short form is in check)
+	@$(PYTHON) tests/py/longrun.py --epochs 24
+.PHONY: check-longrun
+
 check-asan: setup-tests ## unit tests, fuzz replay, tools and mounts under AddressSanitizer and UBSan
 	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 all
 	@$(AGAIN) BUILD=build/asan SANITIZE=address,undefined OPT=-O1 check-unit
