@@ -508,3 +508,274 @@ def test_no_warnings_in_normal_use(streams):
         with DataLoader(streams, batch_size=16, transform=lambda batch: batch) as loader:
             for _ in range(10):
                 next(loader)
+
+
+# ---------------------------------------------------------------- state in a fresh process
+
+
+RESUME = """
+import json, sys, time
+import zrecord
+x, options, states = sys.argv[1], json.loads(sys.argv[2]), json.load(sys.stdin)
+def transform(batch):
+    time.sleep(hash(batch["x"].tobytes()) % 3 / 2000)
+    return batch["x"].tolist()
+rest = []
+for state in states:
+    with zrecord.DataLoader({"x": zrecord.open(x)}, transform=transform, batch_size=16, **options) as loader:
+        loader.load_state_dict(state)
+        rest.append([next(loader) for _ in range(12)])
+json.dump(rest, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("workers, ordered", [(1, True), (4, True), (1, False), (3, False)])
+def test_a_state_of_every_step_goes_on_in_a_fresh_process(streams, tmp_path, workers, ordered):
+    import json
+
+    options = {"transform_workers": workers, "ordered": ordered, "prefetch_size": 3}
+    states, given = [], []
+    with DataLoader(
+        {"x": streams["x"]}, batch_size=16, transform=slow_at(3), **options
+    ) as loader:
+        for _ in range(15):
+            states.append(loader.state_dict())
+            given.append(next(loader))
+    done = subprocess.run(
+        [sys.executable, "-c", RESUME, tmp_path / "x", json.dumps(options)],
+        input=json.dumps(states),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = expected_ids(range(60))
+    for cut, rest in enumerate(json.loads(done.stdout)):
+        got = given[:cut] + rest
+        if ordered:
+            assert got == expected[: cut + 12]
+        else:  # each once, and with nothing left out below the furthest but what is on its way
+            assert len({tuple(batch) for batch in got}) == cut + 12
+            steps = sorted(expected.index(batch) for batch in got)
+            assert steps[-1] - (cut + 11) <= 3 + workers
+
+
+def test_a_state_with_steps_that_are_not_ahead_is_refused(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16) as loader:
+        state = loader.state_dict()
+        with pytest.raises(ValueError, match="ahead"):
+            loader.load_state_dict({**state, "step": 5, "ahead": [5]})
+        with pytest.raises(ValueError):
+            loader.load_state_dict({**state, "step": -1})
+        loader.load_state_dict({**state, "step": 5, "ahead": [6, 8]})
+        got = [next(loader)["x"].tolist() for _ in range(4)]
+        assert got == expected_ids([5, 7, 9, 10])
+
+
+# ---------------------------------------------------------------- parts of the order
+
+
+def test_start_step_begins_there(streams):
+    with DataLoader({"x": streams["x"]}, batch_size=16, start_step=37) as loader:
+        assert loader.state_dict()["step"] == 37
+        assert [next(loader)["x"].tolist() for _ in range(9)] == expected_ids(range(37, 46))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_ranks_give_each_batch_once_between_them(streams, world_size):
+    loaders = [
+        DataLoader({"x": streams["x"]}, batch_size=16, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    for ids in expected_ids(range(25)):
+        assert sum((next(loader)["x"].tolist() for loader in loaders), []) == ids
+    # The state is that of the global batch: another number of ranks goes on with it.
+    state = loaders[-1].state_dict()
+    for loader in loaders:
+        loader.close()
+    with DataLoader({"x": streams["x"]}, batch_size=16) as loader:
+        loader.load_state_dict(state)
+        assert next(loader)["x"].tolist() == expected_ids([25])[0]
+
+
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_sampler_of_ones_own(streams, mode):
+    sampler = Sampler(300, 16, mode, 5, **({"block_size": 20, "interleave": 3} if mode == 3 else {}))
+    with DataLoader({"x": streams["x"]}, sampler=sampler) as loader:
+        got = [next(loader)["x"].tolist() for _ in range(10)]
+        state = loader.state_dict()
+    assert got == [ids.tolist() for ids, _ in zip(sampler, range(10))]
+    with DataLoader({"x": streams["x"]}, sampler=sampler) as loader:
+        loader.load_state_dict(state)
+    if mode == 3:
+        other = Sampler(300, 16, 3, 5, block_size=21)
+        with DataLoader({"x": streams["x"]}, sampler=other) as loader:
+            with pytest.raises(ValueError, match="block_size"):
+                loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"rank": 2, "world_size": 2}, ValueError),
+        ({"rank": -1}, ValueError),
+        ({"world_size": 0}, ValueError),
+        ({"world_size": 17, "batch_size": 16}, ValueError),
+        ({"start_step": -1}, ValueError),
+        ({"start_step": 1.5}, TypeError),
+        ({"packed": ["x"]}, ValueError),
+        ({"packed": ["nothing"]}, ValueError),
+        ({"sampler": 5}, TypeError),
+        ({"sampler": Sampler(299, 16, 2)}, ValueError),
+    ],
+    ids=repr,
+)
+def test_refused_keywords(streams, options, error):
+    with pytest.raises(error):
+        DataLoader({"x": streams["x"]}, **options)
+
+
+def test_packed_streams(streams):
+    for packed in (True, ["r"]):
+        with DataLoader(streams, batch_size=16, packed=packed) as loader:
+            for ids in expected_ids(range(5)):
+                batch = next(loader)
+                values, offsets, shapes = batch["r"]
+                assert values[offsets[:-1]].tolist() == ids and batch["x"].tolist() == ids
+                assert shapes.tolist() == [[i % 5 + 1] for i in ids]
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_stats_show_the_slow_part(streams):
+    with DataLoader({"x": streams["x"]}, 1, 16, transform=lambda b: time.sleep(0.02)) as loader:
+        for _ in range(5):
+            next(loader)
+        figures = loader.stats()
+        assert figures["slowest"] == "transform" and figures["batches"] == 5
+        assert figures["transform_seconds"] >= 0.1 > figures["gather_seconds"] >= 0
+        assert figures["wait_seconds"] > 0 and figures["under_way"] <= 5
+    with DataLoader({"x": streams["x"]}, batch_size=16) as loader:
+        next(loader)
+        deadline = time.monotonic() + 5
+        while loader.stats()["ready"] < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        figures = loader.stats()
+        assert figures["ready"] == figures["under_way"] == 5 and figures["slowest"] == "consumer"
+
+
+def test_a_progress_bar_counts_batches(streams, capsys):
+    pytest.importorskip("tqdm", reason="tqdm is not installed (tools/setup.sh tests)")
+    with DataLoader({"x": streams["x"]}, batch_size=16, progress=True, start_step=3) as loader:
+        for _ in range(4):
+            next(loader)
+        assert loader._bar.n == 7
+    assert "7batch" in capsys.readouterr().err.replace(" ", "")
+
+
+# ---------------------------------------------------------------- interrupts and exits
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import zrecord
+gate = threading.Event()
+loader = zrecord.DataLoader({"x": zrecord.open(sys.argv[1])}, 1, 16, 1, transform=TRANSFORM)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        next(loader)
+        if SLOW:
+            time.sleep(0.001)
+except KeyboardInterrupt:
+    gate.set()
+    rest = [next(loader) for _ in range(3)]
+    loader.close()
+    print("interrupted", loader.state_dict()["step"] >= 3)
+"""
+
+
+@pytest.mark.parametrize("transform", ["zrecord.dataloader.identity", "lambda b: gate.wait() or b"])
+def test_an_interrupt_reaches_a_waiting_consumer_and_leaves_the_loader_usable(
+    streams, tmp_path, transform
+):
+    program = INTERRUPTED.replace("TRANSFORM", transform)
+    program = program.replace("SLOW", str("identity" in transform))
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "x"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted True\n"), done.stderr
+
+
+EXITS = {
+    "in a transform that never ends": "transform=lambda b: threading.Event().wait()); time.sleep(0.1)",
+    "with a slow consumer thread": """transform=lambda b: b)
+def consume():
+    for _ in loader: time.sleep(0.2)
+threading.Thread(target=consume, daemon=True).start(); time.sleep(0.1)""",
+    "with a waiting consumer thread": """transform=lambda b: threading.Event().wait())
+threading.Thread(target=lambda: next(loader, 0), daemon=True).start(); time.sleep(0.1)""",
+    "after a failure": """transform=lambda b: 1 / 0)
+try: next(loader)
+except ZeroDivisionError: pass""",
+    "inside a thread": """transform=lambda b: b)
+def own():
+    global mine
+    mine = zrecord.DataLoader({"x": zrecord.open(sys.argv[1])}, batch_size=16)
+    next(mine)
+threading.Thread(target=own).start()""",
+    "in a generator": """transform=lambda b: b)
+def batches():
+    with loader:
+        yield from loader
+kept = batches(); next(kept)""",
+    "by sys.exit in mid-batch": "transform=lambda b: b); next(loader); sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("state", EXITS)
+def test_the_interpreter_exits(streams, tmp_path, state):
+    program = (
+        "import sys, threading, time, zrecord, zrecord.dataloader\n"
+        "zrecord.dataloader.JOIN_SECONDS = 0.5\n"
+        f"loader = zrecord.DataLoader({{'x': zrecord.open(sys.argv[1])}}, batch_size=16, {EXITS[state]}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "x"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_generator_over_a_loader_ends_it(streams):
+    def batches():
+        with DataLoader({"x": streams["x"]}, batch_size=16, transform=lambda b: b) as loader:
+            yield from loader
+
+    steps = batches()
+    next(steps)
+    steps.close()
+    assert no_threads_left()
+
+
+def test_a_loader_is_not_pickled(streams):
+    import pickle
+
+    with DataLoader({"x": streams["x"]}) as loader, pytest.raises(TypeError, match="state_dict"):
+        pickle.dumps(loader)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_no_thread_of_the_engine_is_left(streams):
+    def feeds():
+        names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+        return names.count("zrecord-feed\n")
+
+    loaders = [DataLoader({"x": streams["x"]}, batch_size=16) for _ in range(3)]
+    assert feeds() == 3
+    loaders[0].close()
+    assert feeds() == 2
+    del loaders
+    gc.collect()
+    assert feeds() == 0
