@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -360,3 +361,20 @@ except KeyboardInterrupt:
 """
     result = run_program(code, path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\n", "")
+
+
+def test_a_thousand_opens(path):
+    """First all at once, then one after the other without a trace."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    try:
+        readers = [Dense.open(path) for _ in range(1000)]
+        assert all(np.array_equal(reader[i], DATA[i]) for i, reader in enumerate(readers))
+        del readers
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    before = len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines())
+    for _ in range(1000):
+        Dense.open(path)[[1, 2]]
+    after = len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines())
+    assert after[0] == before[0] and after[1] <= before[1] + 8  # idle buffers may stay
