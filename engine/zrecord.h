@@ -450,8 +450,8 @@ enum zr_level_kind {
 #define ZR_NO_MEMBER UINT64_MAX
 
 struct zr_archive_leaf {
-    const char *path;   /* "a/b": where its files lie, without .memmap */
-    const char *key;    /* in its level; UTF-8, may hold NUL when escaped so */
+    const char *path; /* "a/b": where its files lie, without .memmap */
+    const char *key;  /* in its level; UTF-8, may hold NUL when escaped so */
     size_t key_nbytes;
     const char *torch_dtype; /* "torch.float32" */
     const char *dtype;       /* NumPy's, of the same size: "<V2" for bfloat16 */
@@ -479,7 +479,7 @@ struct zr_archive_level {
     size_t meta_nbytes;
     uint32_t ndim; /* batch shape; TENSORDICT only */
     const uint64_t *shape;
-    bool is_plain;                          /* nothing in meta.json beside entries, shape, device, class */
+    bool is_plain; /* nothing in meta.json beside entries, shape, device, class */
     const struct zr_archive_entry *entries; /* in the order of meta.json */
     size_t entry_count;
 };
