@@ -179,10 +179,10 @@ START_TEST(a_taker_that_stays_away_finds_batches_ready)
     uint64_t step = 0;
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 10; i++) {
-            struct zr_feed_part parts[3];
+            struct zr_part parts[3];
             struct zr_feed_batch b;
             expect_ok(zr_feed_take(f, parts, &b, WAIT, &err)); /* and is back at once */
-            zr_feed_parts_release(parts, 3);
+            zr_parts_release(parts, 3);
             zr_feed_release(f);
             step++;
         }
