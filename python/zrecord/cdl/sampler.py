@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import state as _state
 from .shuffle import CDLShuffle
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from .torch_sampler import TorchCDLSampler
 
 __all__ = ["CDLSampler", "TorchCDLSampler"]

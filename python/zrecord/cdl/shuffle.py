@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any, SupportsIndex
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from .. import _core
 from . import state as _state
 from .state import U64, as_rounds, as_size
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["CDLShuffle", "FeistelPermutation", "SplitMix64"]
 
