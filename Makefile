@@ -209,6 +209,13 @@ bench-loaders: setup ## the DataLoader tables, beside loaderx, torch and grain: 
 	@tests/bench/setup.sh $(PYTHON) loaders
 	@build/loaders-venv/bin/python tests/bench/loader_bench.py --size $(or $(SIZE),full) $(LOADERS)
 
+# ARCHIVES is for more arguments: make bench-archives ARCHIVES="--only save --rounds 3"
+bench-archives: setup ## the archive tables, beside tensordict, torch.save and safetensors: 10 minutes
+	@$(AGAIN) -s lib
+	@tests/bench/setup.sh $(PYTHON) archives
+	@build/archives-venv/bin/python tests/bench/archive_bench.py $(ARCHIVES)
+.PHONY: bench-archives
+
 bench-readme: ## put the tables of the last run into README.md
 	@$(PYTHON) tests/bench/report.py build/bench-results/bench.json --readme README.md
 

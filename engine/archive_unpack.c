@@ -29,7 +29,8 @@ struct unpacking {
     struct zr_error error; /* under lock */
     atomic_bool failed;
     atomic_ullong written_nbytes;
-    size_t first;
+    size_t *runs; /* first member of each, and the end */
+    size_t run_count, first;
 };
 
 static int failed(const struct unpacking *u, int e, const char *name, struct zr_error *err)
@@ -164,6 +165,7 @@ static int open_places(struct unpacking *u, struct zr_error *err)
 /* ---------------------------------------------------------------- writing */
 
 #define STEP_NBYTES ((size_t)1 << 20)
+#define RUN_NBYTES ((uint64_t)1 << 20)
 
 /* Stored bytes go from the file to the file in steps, checked on the way. */
 static int copy_stored(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
@@ -206,22 +208,28 @@ static int copy_packed(const struct unpacking *u, size_t index, int fd, struct z
     return e ? failed(u, e, m->name, err) : rc;
 }
 
-static int write_member(struct unpacking *u, size_t index, struct zr_error *err)
+static size_t folder_nbytes(const struct zri_member *m)
+{
+    const char *slash = strrchr(m->name, '/');
+    return slash ? (size_t)(slash - m->name) + 1 : 0;
+}
+
+static bool same_folder(const struct zri_member *a, const struct zri_member *b)
+{
+    size_t n = folder_nbytes(a);
+    return n == folder_nbytes(b) && !memcmp(a->name, b->name, n);
+}
+
+static int write_member(struct unpacking *u, size_t index, int folder, struct zr_error *err)
 {
     const struct zri_member *m = &u->a->members[index];
-    const char *base;
-    int folder = make_folders(u->stage_fd, m->name, &base);
-    if (folder < 0)
-        return failed(u, errno, m->name, err);
-    int fd = -1, rc = ZR_OK;
-    if (*base) { /* else a folder */
-        fd = openat(folder, base, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (fd < 0)
-            rc = failed(u, errno, m->name, err);
-    }
-    close(folder);
+    const char *base = m->name + folder_nbytes(m);
+    if (!*base) /* a folder */
+        return ZR_OK;
+    int fd = openat(folder, base, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
-        return rc;
+        return failed(u, errno, m->name, err);
+    int rc;
     rc = m->method == ZRI_ZIP_STORED ? copy_stored(u, index, fd, err)
                                      : copy_packed(u, index, fd, err);
     if (!rc && u->options.durable && fsync(fd))
@@ -231,20 +239,51 @@ static int write_member(struct unpacking *u, size_t index, struct zr_error *err)
     return rc;
 }
 
+/* Members [first, last), which share a folder. */
+static int write_run(struct unpacking *u, size_t first, size_t last, struct zr_error *err)
+{
+    const char *base;
+    int folder = make_folders(u->stage_fd, u->a->members[first].name, &base), rc = ZR_OK;
+    if (folder < 0)
+        return failed(u, errno, u->a->members[first].name, err);
+    for (size_t i = first; !rc && i < last; i++) {
+        rc = write_member(u, i, folder, err);
+        atomic_fetch_add(&u->written_nbytes, u->a->members[i].nbytes);
+    }
+    close(folder);
+    return rc;
+}
+
 static void write_task(void *ctx, size_t i)
 {
     struct unpacking *u = ctx;
-    size_t index = u->first + i;
+    size_t run = u->first + i;
     struct zr_error error;
-    if (atomic_load(&u->failed))
-        return;
-    if (write_member(u, index, &error)) {
+    if (!atomic_load(&u->failed) && write_run(u, u->runs[run], u->runs[run + 1], &error)) {
         pthread_mutex_lock(&u->lock);
         if (!atomic_exchange(&u->failed, true))
             u->error = error;
         pthread_mutex_unlock(&u->lock);
     }
-    atomic_fetch_add(&u->written_nbytes, u->a->members[index].nbytes);
+}
+
+/* Neighbours in one folder, so that it is opened once for many of them. */
+static int cut(struct unpacking *u, struct zr_error *err)
+{
+    const struct zri_member *m = u->a->members;
+    u->runs = malloc((u->a->count + 1) * sizeof *u->runs);
+    if (!u->runs)
+        return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", u->dir);
+    uint64_t nbytes = 0;
+    for (size_t i = 0; i < u->a->count; i++) {
+        if (!i || nbytes > RUN_NBYTES || !same_folder(&m[i - 1], &m[i])) {
+            u->runs[u->run_count++] = i;
+            nbytes = 0;
+        }
+        nbytes += m[i].nbytes;
+    }
+    u->runs[u->run_count] = u->a->count;
+    return ZR_OK;
 }
 
 static int write_members(struct unpacking *u, struct zr_error *err)
@@ -254,9 +293,12 @@ static int write_members(struct unpacking *u, struct zr_error *err)
     uint64_t total = 0;
     for (size_t i = 0; i < u->a->count; i++)
         total += u->a->members[i].nbytes;
-    size_t round = o->progress ? 16 * (size_t)threads : u->a->count;
-    for (; u->first < u->a->count; u->first += round) {
-        size_t left = u->a->count - u->first;
+    int rc = cut(u, err);
+    if (rc)
+        return rc;
+    size_t round = o->progress ? 16 * (size_t)threads : u->run_count;
+    for (; u->first < u->run_count; u->first += round) {
+        size_t left = u->run_count - u->first;
         zri_parallel(left < round ? left : round, threads, write_task, u);
         if (atomic_load(&u->failed))
             return zri_fail_as(err, &u->error);
@@ -338,6 +380,7 @@ static void release(struct unpacking *u)
     else if (u->parent_fd >= 0)
         close(u->parent_fd);
     pthread_mutex_destroy(&u->lock);
+    free(u->runs);
     zr_archive_close(u->a);
 }
 

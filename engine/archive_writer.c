@@ -29,7 +29,8 @@
 #define RUN_NBYTES ((uint64_t)1 << 20)     /* of members written together */
 #define LARGE_NBYTES ((uint64_t)256 << 10) /* payloads from this size go in pieces */
 #define PIECE_NBYTES ((uint64_t)4 << 20)
-#define STEP_NBYTES ((size_t)256 << 10) /* between CRC and write: fits the cache */
+#define STEP_NBYTES                                                                                \
+    ((size_t)1 << 20) /* between CRC and write; what one write brings is mapped fast */
 #define BATCH_NBYTES ((uint64_t)64 << 20)
 #define SERIAL_NBYTES ((uint64_t)256 << 10)
 

@@ -221,6 +221,7 @@ struct zr_reader {
     int64_t mtime_sec, mtime_nsec;
     bool has_sidecar;
     bool check_sums;
+    void *made_meta; /* of an array: what meta looks at */
     char *warning;
     uint8_t npy_header[ZR_NPY_MAX_HEADER_NBYTES]; /* Dense */
     size_t npy_header_nbytes;

@@ -375,6 +375,7 @@ void zr_reader_close(struct zr_reader *r)
     free((void *)(uintptr_t)atomic_load(&r->npy_units));
     free(r->dict);
     free(r->warning);
+    free(r->made_meta);
     free(r->path);
     free(r);
 }

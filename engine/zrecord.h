@@ -219,6 +219,12 @@ struct zr_reader_options {
  * later makes gathers fail, never the process. */
 ZR_API int zr_reader_open(struct zr_reader **out, const char *path,
                           const struct zr_reader_options *options, struct zr_error *err);
+/* An array in memory as a Dense store without a file: length rows at data, which
+ * must stay and not move until the reader is closed.  Costs 16 bytes a row.  Rows
+ * of no bytes are refused. */
+ZR_API int zr_reader_open_array(struct zr_reader **out, const char *dtype, uint32_t ndim,
+                                const uint64_t *item_shape, uint64_t length, const void *data,
+                                struct zr_error *err);
 /* Takes NULL. */
 ZR_API void zr_reader_close(struct zr_reader *r);
 

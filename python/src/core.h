@@ -53,6 +53,7 @@ struct store {
     PyArray_Descr *dtype;     /* owned; NULL while pending */
     PyObject *codec;          /* owned: str; NULL while pending */
     PyObject *item_shape;     /* owned: tuple, Dense only; NULL while pending */
+    PyObject *owner;          /* owned: of the memory that an array's reader reads; or NULL */
     struct zr_reader *reader; /* owned; freed by whoever drops `users` to CLOSED */
     struct zr_writer *writer; /* owned; under lock */
     atomic_ullong users;      /* calls inside the reader, plus the CLOSED bit */
@@ -124,6 +125,7 @@ PyObject *zpy_record_at(struct store *s, Py_ssize_t i, zpy_gather_one_fn gather)
 extern PyType_Spec zpy_store_spec;
 PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *zpy_store_of_array(PyObject *module, PyObject *args);
 /* A store of a Python class that describes nothing yet. */
 struct store *zpy_store_alloc(struct core_state *state, PyTypeObject *type, PyObject *path,
                               PyObject *location);

@@ -57,6 +57,7 @@ static PyMethodDef methods[] = {
     {"feistel_permute", zpy_feistel_permute, METH_VARARGS, NULL},
     {"feistel_inverse", zpy_feistel_inverse, METH_VARARGS, NULL},
     {"feistel_hash", zpy_feistel_hash, METH_VARARGS, NULL},
+    {"store_of_array", zpy_store_of_array, METH_VARARGS, NULL},
     {"archive_open", zpy_archive_open, METH_VARARGS, NULL},
     {"archive_save", zpy_archive_save, METH_VARARGS, NULL},
     {"archive_pack", zpy_archive_pack, METH_VARARGS, NULL},

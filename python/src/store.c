@@ -240,6 +240,53 @@ PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs)
     return (PyObject *)s;
 }
 
+static struct zr_reader *open_array(struct core_state *state, PyArrayObject *array, PyObject *path)
+{
+    uint64_t shape[ZR_MAX_NDIM];
+    struct zr_reader *reader = NULL;
+    struct zr_error err;
+    zpy_error_reset(&err);
+    int ndim = PyArray_NDIM(array);
+    if (ndim < 1 || !PyArray_IS_C_CONTIGUOUS(array))
+        return PyErr_Format(PyExc_ValueError, "%S: records need a contiguous array of a dimension",
+                            path);
+    PyObject *text = PyObject_GetAttrString((PyObject *)PyArray_DESCR(array), "str");
+    const char *dtype = text ? PyUnicode_AsUTF8(text) : NULL;
+    for (int i = 1; i < ndim; i++)
+        shape[i - 1] = (uint64_t)PyArray_DIM(array, i);
+    int code = ZR_OK;
+    if (dtype)
+        code = zr_reader_open_array(&reader, dtype, (uint32_t)ndim - 1, shape,
+                                    (uint64_t)PyArray_DIM(array, 0), PyArray_DATA(array), &err);
+    Py_XDECREF(text);
+    if (code < 0)
+        zpy_raise(state, code, &err, path);
+    return reader;
+}
+
+/* store_of_array(cls, path, location, array): a reader of its rows, which keeps it alive. */
+PyObject *zpy_store_of_array(PyObject *module, PyObject *args)
+{
+    struct core_state *state = PyModule_GetState(module);
+    PyObject *cls, *path, *location, *array;
+    if (!PyArg_ParseTuple(args, "OOUO!:store_of_array", &cls, &path, &location, &PyArray_Type,
+                          &array))
+        return NULL;
+    struct zr_reader *reader = open_array(state, (PyArrayObject *)array, path);
+    struct store *s =
+        reader ? zpy_store_alloc(state, (PyTypeObject *)cls, path, location) : NULL;
+    if (s && adopt_reader(s, reader) < 0)
+        Py_CLEAR(s);
+    if (!s) {
+        zr_reader_close(reader);
+        return NULL;
+    }
+    s->owner = Py_NewRef(array);
+    /* The dtype of the array says more than its text: bfloat16, say. */
+    Py_SETREF(s->dtype, (PyArray_Descr *)Py_NewRef(PyArray_DESCR((PyArrayObject *)array)));
+    return (PyObject *)s;
+}
+
 /* store_pending(cls, path, location, geometry, identity, checksums): what a pickle holds. */
 PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -294,6 +341,7 @@ static void store_dealloc(PyObject *op)
         zr_reader_close(s->reader); /* NULL of a writer or a pending reader is fine */
     if (s->lock)
         PyThread_free_lock(s->lock);
+    Py_XDECREF(s->owner);
     Py_XDECREF(s->path);
     Py_XDECREF(s->location);
     Py_XDECREF(s->dtype);

@@ -167,6 +167,7 @@ class Archive:
 
 _Progress = Callable[[int, int], object] | None
 
+def store_of_array(cls: type[_S], path: Path, location: str, array: npt.NDArray[Any], /) -> _S: ...
 def archive_open(path: str | bytes, writable: bool, /) -> Archive: ...
 def archive_save(
     path: Path,

@@ -24,6 +24,7 @@ from .archive_tree import (
     flat_key,
 )
 from .errors import StoreValueError
+from .store import Dense
 
 __all__ = [
     "ArchiveStack",
@@ -205,6 +206,46 @@ def _reopen(path, options, identity):
     if tree._origin[0].identity != identity:
         raise StoreValueError(-3, f"{path}: another archive than the one that was pickled", path=path)
     return tree
+
+
+# ---------------------------------------------------------------- records
+
+
+class ArchiveRecords(Dense):
+    """The rows of one leaf of an archive, as a Dense store opened for reading.
+
+    Pickled by reference, as the tree is.
+    """
+
+    _root: Any
+    _key: tuple[str, ...]
+
+    def __reduce__(self) -> Any:
+        return _reopen_records, (self._root, self._key)
+
+
+def _reopen_records(root, key):
+    return _records_of(root, key, root[key])
+
+
+def _records_of(root, key, leaf):
+    import numpy as np
+
+    if not isinstance(leaf, np.ndarray):
+        raise ValueError(f"leaf {'/'.join(key)} is no array of records")
+    path = Path(root._origin[2][0]) if root._origin else Path()
+    name = "/".join(key)
+    records = _core.store_of_array(ArchiveRecords, path / name, f"{path}/{name}", leaf)
+    records._root, records._key = root, key
+    return records
+
+
+def archive_records(tree):
+    leaves = dict(tree.leaves())
+    lengths = {"/".join(key): leaf.shape[:1] for key, leaf in leaves.items() if hasattr(leaf, "shape")}
+    if len(set(lengths.values())) != 1 or len(lengths) != len(leaves) or () in lengths.values():
+        raise ValueError(f"leaves that share no first dimension are no records: {lengths}")
+    return {"/".join(key): _records_of(tree, key, leaf) for key, leaf in leaves.items()}
 
 
 # ---------------------------------------------------------------- saving

@@ -81,6 +81,21 @@ class ArchiveTree(dict[str, Any]):
             elif is_leaf(value):
                 yield (key,), value
 
+    def records(self) -> dict[str, Any]:
+        """The leaves as readers of records, by "a/b": rows of their common first dimension.
+
+        Each is a :class:`zrecord.Dense` that gathers from the mapping; together they are the
+        streams of a :class:`zrecord.DataLoader`, which also takes the tree itself.
+
+        Raises
+        ------
+        ValueError
+            Leaves differ in their first dimension, or one has no elements or no dimension.
+        """
+        from .archive import archive_records
+
+        return archive_records(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dicts of the same leaves."""
         return {k: v.to_dict() if isinstance(v, ArchiveTree) else v for k, v in self.items()}

@@ -324,6 +324,8 @@ class DataLoader:
         sampler: Sampler | None = None,
         progress: bool = False,
     ) -> None:
+        if isinstance(streams, dict) and hasattr(streams, "records"):  # an archive
+            streams = streams.records()
         self.streams = dict(streams)
         length = self._common_length()
         workers = _integer(transform_workers, "transform_workers", 1)

@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 
 PACKAGES = ("numpy", "h5py", "lmdb", "pyarrow", "array-record", "tiledb", "loaderx", "torch", "grain",
-            "numba")  # fmt: skip
+            "numba", "tensordict", "safetensors")  # fmt: skip
 
 
 def _field(path, name):

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Makes build/bench-venv: the peers of requirements.txt, the references loaderx 2.0.0 and celeres-dl
-# in folders of their own, and this tree's package.  With `loaders`, build/loaders-venv with those of
-# requirements-loaders.txt.  A peer that cannot be installed is named and goes without.
-# usage: setup.sh PYTHON [loaders]   (PYTHON is the one that makes the environment)
+# in folders of their own, and this tree's package.  With `loaders` or `archives`, build/loaders-venv with
+# those of requirements-loaders.txt, or likewise.  A peer that cannot be installed is named and goes without.
+# usage: setup.sh PYTHON [loaders|archives]   (PYTHON is the one that makes the environment)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 venv=build/bench-venv
 requirements=tests/bench/requirements.txt
-if [ "${2-}" = loaders ]; then
-    venv=build/loaders-venv
-    requirements=tests/bench/requirements-loaders.txt
+if [ -n "${2-}" ]; then
+    venv=build/$2-venv
+    requirements=tests/bench/requirements-$2.txt
 fi
 references=(loaderx==2.0.0 celeres-dl==0.1.0)
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)

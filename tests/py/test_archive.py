@@ -591,3 +591,31 @@ def test_packing_refuses_links_and_special_files(folder):
     with pytest.raises(ValueError, match="meta.json"):
         zrecord.pack_memmap(directory, directory.parent / "a.tdz")
     assert not (directory.parent / "a.tdz").exists()
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_leaves_are_streams_of_a_loader(tmp_path):
+    tree = {"image": np.arange(100 * 6, dtype=np.uint8).reshape(100, 2, 3), "n": {"label": np.arange(100)}}
+    loaded = zrecord.load_archive(zrecord.save_archive(tree, tmp_path / "a.tdz", batch_size=100))
+    records = loaded.records()
+    assert set(records) == {"image", "n/label"} and len(records["image"]) == 100
+    ids = zrecord.Sampler(100, 32, zrecord.Mode.IID).next()
+    assert np.array_equal(records["image"].gather(ids), tree["image"][ids])
+    assert np.array_equal(records["n/label"][[5, 5, 99]], [5, 5, 99])
+    with zrecord.DataLoader(loaded, batch_size=16) as loader:
+        for _, batch in zip(range(10), loader):
+            assert np.array_equal(batch["image"], tree["image"][batch["n/label"]])
+    again = pickle.loads(pickle.dumps(records["n/label"]))
+    assert np.array_equal(again[:], np.arange(100))
+    del loaded, loader
+    gc.collect()
+    assert records["image"][99].tolist() == tree["image"][99].tolist()
+
+
+def test_leaves_that_are_no_records(tmp_path):
+    for tree in ({"a": np.zeros(3), "b": np.zeros(4)}, {"a": np.float32(1)}, {"a": np.zeros((3, 0))}):
+        path = zrecord.save_archive(tree, tmp_path / "a.tdz")
+        with pytest.raises(ValueError):
+            zrecord.load_archive(path).records()
