@@ -4,7 +4,7 @@
  * batches under way, and an end in every state.
  */
 #include <pthread.h>
-#include <time.h>
+#include <sys/mman.h>
 
 #include "support.h"
 
@@ -199,6 +199,53 @@ START_TEST(a_taker_that_stays_away_finds_batches_ready)
 }
 END_TEST
 
+static size_t resident_pages(const struct zr_reader *r, uint64_t from, uint64_t to)
+{
+    unsigned char state[64];
+    size_t pages = (to - from) / 4096, count = 0;
+    ck_assert_uint_le(pages, sizeof state);
+    ck_assert(!mincore((void *)(uintptr_t)(r->data.bytes + from), to - from, state));
+    for (size_t i = 0; i < pages; i++)
+        count += state[i] & 1;
+    return count;
+}
+
+/* With no leave to gather more than one batch, the reads of those behind it are queued. */
+START_TEST(coming_batches_are_read_ahead_where_data_is_cold)
+{
+    enum { ROWS = 20000, EACH = 1024, PAGES = 40 }; /* a batch is 50 pages */
+    make_store(at("s"), ZR_DENSE, ZR_RAW, ROWS);
+    int fd = open(at("s/data.zr"), O_RDWR);
+    fsync(fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    struct zr_reader *r = open_store(at("s"));
+    const uint64_t ahead = 4 * EACH * ROW_NBYTES / 4096 * 4096; /* of the fifth batch */
+    skip_under(resident_pages(r, ahead, ahead + PAGES * 4096), "this filesystem keeps its cache");
+    struct zr_feed_stream stream = {r, false};
+    struct zr_feed_options o = {
+        .streams = &stream,
+        .stream_count = 1,
+        .sampler = {.length = ROWS, .batch_size = EACH, .mode = ZR_SEQUENTIAL},
+        .count = EACH,
+        .limit = 1,
+        .ahead_count = 4,
+    };
+    struct zr_feed *f = start_feed(&o);
+    size_t pages = 0;
+    for (int i = 0; i < 500 && pages < PAGES; i++) {
+        usleep(10000);
+        pages = resident_pages(r, ahead, ahead + PAGES * 4096);
+    }
+    ck_assert_uint_eq(pages, PAGES);
+    struct zr_feed_stats stats;
+    zr_feed_stats(f, &stats);
+    ck_assert_uint_eq(stats.gathered_count, 1);
+    zr_feed_free(f);
+    zr_reader_close(r);
+    close(fd);
+}
+END_TEST
+
 /* ---------------------------------------------------------------- several takers */
 
 struct taker {
@@ -383,6 +430,7 @@ int main(void)
         skipped_steps_are_left_out,
         batches_under_way_are_bounded,
         a_taker_that_stays_away_finds_batches_ready,
+        coming_batches_are_read_ahead_where_data_is_cold,
         several_takers_get_every_batch_once,
         a_failed_gather_comes_after_the_batches_before_it,
         stop_wakes_a_waiting_taker,
