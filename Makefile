@@ -154,6 +154,11 @@ check-py: all python ## everything under tests/py: package, tools, mounts, inter
 check-mount: all python ## only the tests of real mounts
 	@$(PYTEST) tests/py/test_mount*.py
 
+# SOAK is for more arguments: make soak SOAK="--option transport=uring"
+soak: all python ## ten minutes of mixed load on a mount, every byte compared
+	@$(PYTHON) tests/soak/soak.py --build $(BUILD) $(SOAK)
+.PHONY: soak
+
 check-interop: all python ## only the interchange with loaderx 2.0.0
 	@$(PYTEST) tests/py/test_interop*.py
 
@@ -215,6 +220,11 @@ bench-archives: setup ## the archive tables, beside tensordict, torch.save and s
 	@tests/bench/setup.sh $(PYTHON) archives
 	@build/archives-venv/bin/python tests/bench/archive_bench.py $(ARCHIVES)
 .PHONY: bench-archives
+
+bench-mount: bench-setup $(BUILD)/bench/mount_reader ## mounts, beside every other way to mount the same records
+	@$(AGAIN) -s all
+	@$(BENCH_PYTHON) tests/bench/mount_bench.py $(BENCH)
+.PHONY: bench-mount
 
 bench-readme: ## put the tables of the last run into README.md
 	@$(PYTHON) tests/bench/report.py build/bench-results/bench.json --readme README.md

@@ -43,7 +43,7 @@ static const char HELP[] =
     "                           uring: FUSE over io_uring, for the fastest cold reads;\n"
     "                           auto: where the kernel offers it (.control says how)\n"
     "     spin=US               microseconds to wait actively for the next request\n"
-    "                           while requests keep coming; 0 never (classic)\n"
+    "                           while requests keep coming (classic); 0: just sleep\n"
     "     cache=BYTES           memory for decoded records of which the kernel has\n"
     "                           asked for a part only (default 64M)\n"
     "     shard=K               folders of K records each\n"

@@ -70,7 +70,7 @@ static int start_loop(struct transport *t, struct fuse_session *session,
     const struct loop_options loop_options = {
         .thread_count = t->uring ? 1 : options->thread_count,
         .spin_nsec = t->uring ? 0 : options->spin_nsec,
-        .follows = !t->uring,
+        .follows = !t->uring && options->spin_nsec > 0,
         .counters = options->counters,
         .ended = options->ended,
         .ended_ctx = options->ended_ctx,

@@ -36,7 +36,7 @@
 
 enum {
     STREAMS = 16,
-    HINTS = 1024,
+    HINTS = 4096,
     RECENT_BITS = 16,
     JOBS = 64,
     MAX_THREADS = 4,
@@ -49,7 +49,8 @@ enum {
     AUTO_NBYTES = 8 << 20,     /* or bytes, whichever is less */
     GUESSED_NBYTES = 64 << 10, /* of a record that has not been seen yet */
     MARKER_EVERY = 64,
-    EXPECTED = 32, /* first positions of a listed view */
+    EXPECTED = 512, /* positions of another view that are recognised before they are pushed:
+                       the first ones of a listed one, and as many before a stream */
     CHUNK_NBYTES = 32 << 10,
     CHUNK_MAX = 16,
     PAGE_NBYTES = 4096,
@@ -231,7 +232,7 @@ static bool match(struct warm *w, uint64_t view, uint64_t position)
         struct stream *s = &w->streams[i];
         if (!s->serial || s->view != view)
             continue;
-        uint64_t slack = marker_distance(ahead_count(w, s->nbytes));
+        uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + EXPECTED;
         if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
             s->used = w->tick;
             if (wants_push(w, s))
@@ -382,6 +383,14 @@ static size_t chunk_count(uint64_t nbytes)
     return count ? (size_t)count : 1;
 }
 
+/* So that a reader who overtakes the pushing is still recognised. */
+static void expect_beyond(struct warm *w, uint64_t view, uint64_t position)
+{
+    struct warm_item item;
+    if (w->options.at(w->options.ctx, view, position + EXPECTED, &item))
+        set_hint(w, view, position + EXPECTED, item.ino);
+}
+
 static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
 {
     uint64_t ahead = ahead_count(w, s->nbytes);
@@ -399,6 +408,7 @@ static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
             continue;
         s->nbytes = item->nbytes;
         set_hint(w, s->view, position, item->ino);
+        expect_beyond(w, s->view, position);
         p->is_marker[p->count++] = position % distance == distance - 1;
     }
 }

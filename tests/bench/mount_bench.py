@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""What a mounted store costs a reader, beside squashfuse_ll and a folder of files.
+"""What a mounted store costs its readers, beside every other way to mount the same records.
 
-    python tests/bench/mount_bench.py [--build build] [--rounds 5] [--json FILE] [--folder FOLDER]
+    python tests/bench/mount_bench.py [--rows cold,stat,...] [--peers 'zrecordfs,squashfuse_ll'] [--rounds 3]
 
-Token records (int32[512], Zipf) and images (uint8[3, 224, 224]), each as a zstd store, a zstd
-squashfs and a folder of .npy.  The reader is tests/bench/mount_reader.c: open, fstat, read to
-the end, close, in random order, median µs.  "cold": a fresh mount, so the kernel has seen none
-of it, with store and image in the page cache; "warm": the second pass; "stat": cold stat.  All
-bytes are compared (a checksum over all files) before a figure counts.  The rounds are
-interleaved, so that a slower minute meets all candidates alike; printed are the median of the
-rounds and their spread.  Last, how soon a mount of ten million records answers, and its memory.
+Token records (int32[512], Zipf) and images (uint8[3, 224, 224]).  "Cold": a fresh mount, so that the
+kernel has seen nothing of it, with store or image in the page cache.  The reader is mount_reader.c:
+open, fstat, read to the end, close, in random order unless said otherwise; what counts is its median
+in µs.  A checksum over all bytes is compared with the folder's before a figure counts.  The rounds
+are interleaved, so that a slower minute meets all alike; shown are their median and spread.
+Results go to build/bench-results/mount.json, .md and .svg, and later runs of other rows add to them.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,156 +21,341 @@ import tempfile
 import time
 from pathlib import Path
 
+import mount_peers
+import mount_report
 import numpy as np
 import zrecord
+from mount_peers import Corpus
+
+HERE = Path(__file__).resolve().parent
+# torch is one of the tests' frameworks.
+TESTS_PYTHON = HERE.parents[1] / ".venv" / "bin" / "python"
+LOADER_PYTHON = TESTS_PYTHON if TESTS_PYTHON.exists() else sys.executable
+LISTINGS = {
+    "ls -f": ["ls", "-f"],
+    "ls -l": ["ls", "-l"],
+    "find -size": ["find", ".", "-size", "+9"],
+    "du": ["du", "-s"],
+}
 
 
 class Bench:
-    def __init__(self, build, folder):
-        self.fs = build / "zrecordfs"
+    def __init__(self, build, folder, sizes):
+        self.build = build
         self.reader = build / "bench" / "mount_reader"
-        self.folder = folder
-        self.point = folder / "mnt"
-        self.point.mkdir()
+        self.point = tempfile.mkdtemp(dir=folder)
+        self.tokens = Corpus(folder, "tokens", mount_peers.make_tokens, sizes["tokens"])
+        self.images = Corpus(folder, "images", mount_peers.make_images, sizes["images"])
+        self.many = {
+            n: Corpus(folder, "many", lambda n=n: np.zeros((n, 512), "<i4") + np.arange(n, dtype="<i4")[:, None], n)
+            for n in sizes["many"]
+        }
+        self.checks = {}
 
-    @contextlib.contextmanager
-    def mounted(self, command, unmount=("fusermount3", "-u")):
-        subprocess.run([*map(str, command), str(self.point)], check=True)
-        try:
-            yield self.point
-        finally:
-            while subprocess.run([*unmount, str(self.point)], capture_output=True).returncode:
-                time.sleep(0.05)
+    def read(self, path, corpus, *options):
+        """(median µs, files a second) of one pass, its bytes checked."""
+        command = [self.reader, *options, path, str(corpus.count)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        if not {"-s", "-n"} & set(options):
+            expected = self.checks.get(corpus.base)
+            if expected is None:
+                plain = [self.reader, corpus.path("files"), str(corpus.count)]
+                expected = subprocess.run(plain, check=True, capture_output=True, text=True).stdout.split()[3]
+                self.checks[corpus.base] = expected
+            if out[3] != expected:
+                sys.exit(f"{path}: wrong bytes")
+        return float(out[0]), float(out[2])
 
-    def read(self, path, count, *options):
-        """Median µs, files a second and checksum of one pass."""
-        out = subprocess.run(
-            [self.reader, *options, path, str(count)], check=True, capture_output=True, text=True
-        ).stdout.split()
-        return float(out[0]), float(out[2]), out[3]
+    def seconds(self, *command, cwd=None):
+        start = time.perf_counter()
+        subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=cwd)
+        return time.perf_counter() - start
 
-
-def make_tokens(count):
-    rng = np.random.default_rng(7)
-    return (rng.zipf(1.2, (count, 512)) % 50000).astype("<i4")
-
-
-def make_images(count):
-    """Smooth pictures with a little noise: about the entropy of photographs at this size."""
-    rng = np.random.default_rng(7)
-    y, x = np.mgrid[0:224, 0:224].astype("f4") / 224
-    waves = rng.uniform(0.5, 6, (count, 3, 2, 1, 1)).astype("f4")
-    images = np.sin(waves[:, :, 0] * x * 6) + np.cos(waves[:, :, 1] * y * 6)
-    return np.clip(images * 60 + 128, 0, 255).astype("u1")
-
-
-def prepare(folder, name, rows):
-    """The same records as store, folder and squashfs; returns their paths."""
-    store, files, image = folder / f"{name}.zr", folder / name, folder / f"{name}.sqsh"
-    with zrecord.Dense.create(store, rows.dtype, rows.shape[1:], "zstd") as ds:
-        ds.append(rows)
-    files.mkdir()
-    for i, row in enumerate(rows):
-        np.save(files / f"{i:08d}.npy", row)
-    subprocess.run(["mksquashfs", files, image, "-comp", "zstd", "-quiet", "-no-progress"], check=True)
-    return store, files, image
+    def loader(self, *arguments):
+        command = [LOADER_PYTHON, HERE / "mount_loader.py", *map(str, arguments)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [float(line) for line in done.stdout.split()]
 
 
-def touch(*paths):
-    """Brings files into the page cache."""
-    for path in paths:
-        for file in path.iterdir() if path.is_dir() else [path]:
-            file.read_bytes()
+def requests(path):
+    """Requests that reached the daemon, without those for the control file."""
+    status = json.loads((path / ".control").read_text())
+    counts = dict(status["requests"])
+    counts["LOOKUP"] -= status["counters"]["control_lookups"]
+    counts["READ"] = counts.get("READ", 0) - status["counters"]["control_reads"]
+    return counts["LOOKUP"] + counts["READ"]
 
 
-def one_round(bench, name, paths, count, result, check):
-    store, files, image = paths
-
-    def note(what, figures):
-        result.setdefault(f"{name} {what}", []).append(figures[0])
-        if what.endswith("files/s"):
-            result[f"{name} {what}"][-1] = figures[1]
-        if figures[2] != check:
-            sys.exit(f"{name} {what}: wrong bytes")
-
-    touch(store, image)
-    ours, squash = [bench.fs, store], ["squashfuse_ll", image]
-    for label, command in (("zrecordfs", ours), ("squashfuse_ll", squash)):
-        with bench.mounted(command) as point:
-            note(f"cold {label}", bench.read(point, count))
-            note(f"warm {label}", bench.read(point, count, "-r", "2"))
-        with bench.mounted(command) as point:
-            result.setdefault(f"{name} stat {label}", []).append(bench.read(point, count, "-s")[0])
-        for readers in ("1", "2"):
-            with bench.mounted(command) as point:
-                note(f"cold {label}, {readers} readers, files/s", bench.read(point, count, "-j", readers))
-    note("warm folder of files", bench.read(files, count))
+# ---------------------------------------------------------------- rows: name -> (unit, measure)
+# measure(bench, peer) gives {figure name: value}; each begins with a fresh mount.
 
 
-def ten_millions(bench, count=10_000_000):
-    """Milliseconds from the start of the command until a file answers, and the daemon's RSS."""
-    store = bench.folder / "ten.zr"
-    with zrecord.Dense.create(store, "|u1", (1,), "raw") as ds:
-        for _ in range(10):
-            ds.append(np.zeros((count // 10, 1), "u1"))
-    milliseconds, rss = [], []
-    for _ in range(5):
+def cold(bench, peer):
+    with peer.mounted(bench.tokens, bench.point) as path:
+        first = bench.read(path, bench.tokens)[0]
+        return {"token, random, cold": first, "token, second pass": bench.read(path, bench.tokens, "-r", "2")[0]}
+
+
+def stat(bench, peer):
+    with peer.mounted(bench.tokens, bench.point) as path:
+        return {"token, stat, cold": bench.read(path, bench.tokens, "-s")[0]}
+
+
+def parallel(bench, peer):
+    figures = {}
+    for readers in (1, 2):
+        with peer.mounted(bench.tokens, bench.point) as path:
+            microseconds = 1e6 / bench.read(path, bench.tokens, "-j", str(readers))[1]
+            figures[f"token, random, cold, {readers} readers, all together"] = microseconds
+    return figures
+
+
+def listed(bench, peer):
+    figures = {}
+    for name, options in (("random", ["-l"]), ("in order", ["-l", "-o"])):
+        with peer.mounted(bench.tokens, bench.point) as path:
+            figures[f"token, {name}, after a listing"] = bench.read(path, bench.tokens, *options)[0]
+    return figures
+
+
+def epoch(bench, peer):
+    if not peer.name.startswith("zrecordfs"):
+        return {}
+    with peer.mounted(bench.tokens, bench.point) as path:
+        return {"token, in order, .views/epoch, after its listing":
+                bench.read(path / ".views" / "epoch" / "7", bench.tokens, "-l", "-o")[0]}  # fmt: skip
+
+
+def prefetch(bench, peer):
+    if not peer.name.startswith("zrecordfs"):
+        with peer.mounted(bench.tokens, bench.point) as path:
+            bench.read(path, bench.tokens)
+            return {"token, after .views/prefetch": bench.read(path, bench.tokens, "-r", "3")[0]}
+    with peer.mounted(bench.tokens, bench.point) as path:
+        os.listdir(path)
+        (path / ".views" / "prefetch" / f"0:{bench.tokens.count}").read_bytes()
+        while json.loads((path / ".control").read_text())["pending"]["prefetch_records"]:
+            time.sleep(0.02)
+        time.sleep(0.05)
+        before = requests(path)
+        figure = bench.read(path, bench.tokens)[0]
+        return {"token, after .views/prefetch": figure, "its requests to the daemon": requests(path) - before}
+
+
+def copies(bench, peer):
+    corpus = bench.many[min(bench.many)]
+    if peer.command is None:
+        drop_inodes()
+    with peer.mounted(corpus, bench.point) as path:
+        if peer.command is None:
+            drop_inodes()
+        return {f"tar cf - of {corpus.count} tokens": bench.seconds("sh", "-c", f"tar cf - -C {path} . | cat")}
+
+
+def copy_tree(bench, peer):
+    corpus = bench.many[min(bench.many)]
+    with tempfile.TemporaryDirectory(dir=Path(bench.point).parent) as target:
+        with peer.mounted(corpus, bench.point) as path:
+            if peer.command is None:
+                drop_inodes()
+            return {f"cp -r of {corpus.count} tokens": bench.seconds("cp", "-r", path, f"{target}/copy")}
+
+
+def drop_inodes():
+    """Dentries and inodes only: the pages of local files stay where inodes are kept, else not."""
+    os.sync()
+    if os.geteuid() == 0:
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def images(bench, peer):
+    figures = {}
+    for readers in (1, 2):
+        with peer.mounted(bench.images, bench.point) as path:
+            middle, rate = bench.read(path, bench.images, "-j", str(readers))
+            if readers == 1:
+                figures["image, random, cold"] = middle
+                figures["image, second pass"] = bench.read(path, bench.images, "-r", "2")[0]
+            figures[f"image, random, cold, {readers} readers, all together"] = 1e6 / rate
+    return figures
+
+
+def python(bench, peer):
+    with peer.mounted(bench.tokens, bench.point) as path:
+        first, second = bench.loader("load", path, bench.tokens.count)
+        return {"token, np.load, cold": first, "token, np.load, second pass": second}
+
+
+def torch(bench, peer):
+    figures = {}
+    for corpus in (bench.tokens, bench.images):
+        with peer.mounted(corpus, bench.point) as path:
+            first, second = bench.loader("torch", path, corpus.count, 2)
+            figures[f"{corpus.name}, DataLoader, first epoch"] = first
+            figures[f"{corpus.name}, DataLoader, second epoch"] = second
+    if peer.name.startswith("zrecordfs"):
+        with peer.mounted(bench.tokens, bench.point) as path:
+            os.listdir(path / ".views" / "epoch" / "7")
+            first = bench.loader("torch", path / ".views" / "epoch" / "7", bench.tokens.count, 2)[0]
+            figures["tokens, DataLoader, .views/epoch, first epoch"] = first
+    return figures
+
+
+def listings(bench, peer):
+    figures = {}
+    for count, corpus in bench.many.items():
+        if peer.command is None and count > 300_000:
+            continue  # making so many files takes longer than the whole benchmark
+        for name, command in LISTINGS.items():
+            with peer.mounted(corpus, bench.point) as path:
+                if peer.command is None:
+                    drop_inodes()
+                figures[f"{name}, {count}, µs an entry"] = bench.seconds(*command, cwd=path) / count * 1e6
+    return figures
+
+
+def gather(bench, peer):
+    """A gather of 256 through .views/at against the engine's own."""
+    if not peer.name.startswith("zrecordfs"):
+        return {}
+    rng = np.random.default_rng(5)
+    plans = [rng.integers(0, bench.tokens.count, 16) for _ in range(50)]
+    plans = [np.concatenate([plan] * 16) + np.arange(256) for plan in plans]
+    plans = [plan % bench.tokens.count for plan in plans]
+    expected = bench.tokens.rows()
+    mounted, own = [], []
+    with peer.mounted(bench.tokens, bench.point) as path, zrecord.open(bench.tokens.path(peer.kind)) as ds:
+        for plan in plans:
+            start = int(plan[0]) % (bench.tokens.count - 256)
+            name = os.fsencode(path / ".views" / "at" / f"{start}:{start + 256}.npy")
+            begun = time.perf_counter()
+            fd = os.open(name, os.O_RDONLY)
+            data = os.read(fd, 1 << 20)
+            while part := os.read(fd, 1 << 20):
+                data += part
+            os.close(fd)
+            mounted.append(time.perf_counter() - begun)
+            if data[-256 * 2048 :] != expected[start : start + 256].tobytes():
+                sys.exit("wrong bytes in .views/at")
+            begun = time.perf_counter()
+            ds.gather(np.arange(start, start + 256))
+            own.append(time.perf_counter() - begun)
+    return {
+        "gather of 256 through .views/at": statistics.median(mounted) * 1e6,
+        "the engine's own": statistics.median(own) * 1e6,
+    }
+
+
+def ten_millions(bench, peer):
+    if not peer.name.startswith("zrecordfs") or peer.kind != "zstd":
+        return {}
+    store = Path(bench.point).parent / "ten-millions.zr"
+    if not store.exists():
+        with zrecord.Dense.create(store, "|u1", (1,), "raw") as ds:
+            for _ in range(10):
+                ds.append(np.zeros((1_000_000, 1), "u1"))
+    command = [part.format(source=store, point=bench.point) for part in peer.command]
+    with mount_peers.uring("uring" in peer.name):
         start = time.monotonic()
-        with bench.mounted([bench.fs, store]) as point:
-            os.stat(point / f"{count - 1:08d}.npy")
-            milliseconds.append((time.monotonic() - start) * 1e3)
-            pid = json.loads((point / ".control").read_text())["pid"]
-            status = Path(f"/proc/{pid}/status").read_text()
-            rss.append(int(status.split("VmRSS:")[1].split()[0]) / 1024)
-    return {"10M records: answers, ms": milliseconds, "10M records: RSS, MiB": rss}
+        subprocess.run(command, check=True)
+        os.stat(f"{bench.point}/09999999.npy")
+        milliseconds = (time.monotonic() - start) * 1e3
+    try:
+        pid = json.loads(Path(bench.point, ".control").read_text())["pid"]
+        status = Path(f"/proc/{pid}/status").read_text()
+        return {"mount of 10,000,000 answers, ms": milliseconds,
+                "its memory, MiB": int(status.split("VmRSS:")[1].split()[0]) / 1024}  # fmt: skip
+    finally:
+        mount_peers.unmount(bench.point)
 
 
-def line(what, values):
-    middle = statistics.median(values)
-    return f"| {what} | {middle:.2f} | {min(values):.2f}–{max(values):.2f} |"
+def idle(bench, peer):
+    """CPU time and wake-ups of the daemon in the second that begins 100 ms after a burst."""
+    if not peer.name.startswith("zrecordfs") or peer.kind != "zstd":
+        return {}
+    with peer.mounted(bench.tokens, bench.point) as path:
+        bench.read(path, bench.tokens, "-n", "2000")
+        pid = json.loads((path / ".control").read_text())["pid"]
+        time.sleep(0.1)
+
+        def spent():
+            tasks = Path(f"/proc/{pid}/task").iterdir()
+            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+        before = spent()
+        time.sleep(1)
+        return {"idle daemon, µs of CPU a second": (spent() - before) / 1e3}
 
 
-def ratio(result, over, under):
-    return statistics.median(result[over]) / statistics.median(result[under])
+ROWS = {
+    "cold": cold, "stat": stat, "parallel": parallel, "listed": listed, "epoch": epoch, "prefetch": prefetch,
+    "tar": copies, "cp": copy_tree, "images": images, "python": python, "torch": torch, "listings": listings,
+    "gather": gather, "ten": ten_millions, "idle": idle,
+}  # fmt: skip
 
 
-def report(result):
-    print("| work | median | spread |\n|---|---|---|")
-    for what, values in result.items():
-        print(line(what, values))
-    print()
-    for name in ("tokens", "images"):
-        print(f"{name}: squashfuse_ll / zrecordfs, cold: {ratio(result, f'{name} cold squashfuse_ll', f'{name} cold zrecordfs'):.2f}"
-              f" (stat {ratio(result, f'{name} stat squashfuse_ll', f'{name} stat zrecordfs'):.2f});"
-              f" warm, folder / zrecordfs: {ratio(result, f'{name} warm folder of files', f'{name} warm zrecordfs'):.2f};"
-              f" 2 readers / 1: {ratio(result, f'{name} cold zrecordfs, 2 readers, files/s', f'{name} cold zrecordfs, 1 readers, files/s'):.2f}")  # fmt: skip
+# ---------------------------------------------------------------- main
+
+
+def chosen_peers(build, wanted, skipped):
+    for peer in mount_peers.peers(build):
+        if wanted and not any(peer.name.startswith(name) for name in wanted):
+            continue
+        reason = peer.why_not()
+        if reason:
+            skipped[peer.name] = reason
+        else:
+            yield peer
+
+
+def measure(bench, row, peers, rounds, result):
+    for _ in range(rounds):
+        for peer in peers:
+            try:
+                figures = ROWS[row](bench, peer)
+            except (OSError, subprocess.CalledProcessError) as failure:
+                result["skipped"][f"{peer.name}, {row}"] = f"failed: {failure}"
+                mount_peers.unmount(bench.point)
+                continue
+            for name, value in figures.items():
+                result["figures"].setdefault(name, {}).setdefault(peer.name, []).append(value)
 
 
 def main():
+    repo = HERE.parents[1]
+    os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)  # ratarmount
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--build", type=Path, default=Path(__file__).resolve().parents[2] / "build")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--build", type=Path, default=repo / "build")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", default=",".join(ROWS), help="of " + ",".join(ROWS))
+    parser.add_argument("--peers", default="", help="names they begin with, comma-separated")
     parser.add_argument("--tokens", type=int, default=20000)
     parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--many", default="200000,1000000")
+    parser.add_argument("--folder", type=Path, help="keeps the corpora (default: a temporary one)")
+    parser.add_argument("--results", type=Path, default=repo / "build" / "bench-results")
     options = parser.parse_args()
-    for program in ("squashfuse_ll", "mksquashfs", "fusermount3"):
-        if shutil.which(program) is None:
-            sys.exit(f"{program} is not installed (packages squashfuse, squashfs-tools, fuse3)")
+    rows = options.rows.split(",")
+    unknown = set(rows) - set(ROWS)
+    if unknown:
+        parser.error(f"no such rows: {', '.join(sorted(unknown))}")
+    sizes = {"tokens": options.tokens, "images": options.images, "many": list(map(int, options.many.split(",")))}
 
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench = Bench(options.build.resolve(), Path(folder))
-        result = {}
-        for name, rows in (("tokens", make_tokens(options.tokens)), ("images", make_images(options.images))):
-            paths = prepare(Path(folder), name, rows)
-            check = bench.read(paths[1], len(rows))[2]
-            for _ in range(options.rounds):
-                one_round(bench, name, paths, len(rows), result, check)
-        result.update(ten_millions(bench))
-    report(result)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        bench = Bench(options.build.resolve(), folder, sizes)
+        result = mount_report.load(options.results)
+        skipped = {}
+        peers = list(chosen_peers(options.build.resolve(), [n for n in options.peers.split(",") if n], skipped))
+        fresh = {"figures": {}, "skipped": skipped}
+        try:
+            for row in rows:
+                measure(bench, row, peers, options.rounds, fresh)
+                mount_report.save(mount_report.merged(result, fresh, sizes), options.results)
+        finally:
+            os.rmdir(bench.point)
+    print(mount_report.document(fresh))
 
 
 if __name__ == "__main__":

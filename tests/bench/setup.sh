@@ -44,6 +44,20 @@ if ! cmp -s "$requirements" "$recorded"; then
     cp "$requirements" "$recorded"
 fi
 
+# Other ways to mount the same records, for mount_bench.py.
+mount_peers=(squashfuse_ll:squashfuse mksquashfs:squashfs-tools mkfs.erofs:erofs-utils fuse-zip:fuse-zip
+    archivemount:archivemount)
+for peer in "${mount_peers[@]}"; do
+    command -v "${peer%%:*}" >/dev/null && continue
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing ${peer#*:}"
+        DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${peer#*:}" \
+            >>"$venv/install.log" 2>&1 || say "SKIP ${peer#*:}: it does not install here ($venv/install.log)"
+    else
+        say "SKIP ${peer#*:}: installing it takes root (apt-get install ${peer#*:})"
+    fi
+done
+
 stamp=$venv/.zrecord
 if [ ! -e "$stamp" ] || [ -n "$(find engine python/src python/zrecord python/*.toml python/setup.py \
         -newer "$stamp" -type f -not -name '*.pyc' -print -quit)" ]; then
