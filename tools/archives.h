@@ -26,4 +26,10 @@ bool folder_has_stores(const char *dir);
 int pack_stores(const char *dir, const char *path, const struct zr_archive_save_options *options,
                 struct zr_error *err);
 
+bool is_archive(const char *path);
+/* One Dense store a leaf, below the new folder target.  Of options, codec, level, tune
+ * and durability count. */
+int import_archive(const char *path, const char *target, const struct zr_writer_options *options,
+                   bool quiet);
+
 #endif /* ZRECORD_ARCHIVES_H */

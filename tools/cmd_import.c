@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "archives.h"
 #include "source.h"
 
 #define PIECE_MIN_NBYTES ((size_t)1 << 20)
@@ -263,6 +264,22 @@ static int print_result(const struct request *q, uint64_t payload_nbytes)
     return 0;
 }
 
+static int import_leaves_of(const struct request *q)
+{
+    const struct zr_writer_options options = {
+        .codec = q->codec,
+        .level = q->level,
+        .tune = q->tune,
+        .durability = q->no_sync ? ZR_NO_FSYNC : ZR_DURABLE,
+    };
+
+    if (q->codec == ZR_ZSTD_DICT)
+        return usage_error("--codec zstd_dict: not for the leaves of an archive");
+    if (q->choice == SHAPE_RAGGED)
+        return usage_error("--ragged: the leaves of an archive are Dense");
+    return import_archive(q->source, q->store, &options, q->quiet);
+}
+
 static int import(const struct request *q)
 {
     void *dict = NULL;
@@ -270,6 +287,8 @@ static int import(const struct request *q)
     struct source s;
     int status = refuse_existing(q->store);
 
+    if (!status && is_archive(q->source))
+        return import_leaves_of(q);
     if (!status)
         status = source_open(&s, q->source, q->choice);
     if (status)
@@ -312,7 +331,9 @@ const struct command cmd_import = {
         "SOURCE is one .npy, each row of axis 0 a record, or a folder of .npy, each file a\n"
         "record, in the order of their sorted names.  A folder whose arrays all have one\n"
         "shape becomes Dense, else Ragged; all must have one dtype.  Hidden files are passed\n"
-        "over, other names are left out with a note.  STORE must not exist.\n\n"
+        "over, other names are left out with a note.  STORE must not exist.\n"
+        "SOURCE may also be a memmap archive whose leaves share their first dimension: STORE\n"
+        "becomes a folder with one store a leaf, at its path.\n\n"
         "  --codec CODEC   raw, zstd (default) or zstd_dict\n"
         "  --level N       zstd level (default 3, with a dictionary 19)\n"
         "  --tune WHAT     default, read (for many reads) or write (build fast)\n"
