@@ -55,7 +55,7 @@ void zri_block_free(struct zri_block *list)
 
 /* ---------------------------------------------------------------- errors */
 
-static int failed(const struct zr_archive *a, int code, const char *why, struct zr_error *err)
+int zri_archive_failed(const struct zr_archive *a, int code, const char *why, struct zr_error *err)
 {
     if (why == zri_out_of_memory)
         code = ZR_E_NOMEM;
@@ -72,10 +72,10 @@ int zri_member_error(const struct zr_archive *a, size_t index, int code, const c
                            m->name ? m->name : "without a name", why);
 }
 
-static int read_failed(const struct zr_archive *a, int e, struct zr_error *err)
+int zri_archive_read_failed(const struct zr_archive *a, int e, struct zr_error *err)
 {
     if (e < 0)
-        return failed(a, ZR_E_TRUNCATED, "the file is cut short", err);
+        return zri_archive_failed(a, ZR_E_TRUNCATED, "the file is cut short", err);
     return zri_fail_errno(err, e, "%s: cannot read", a->path);
 }
 
@@ -118,7 +118,7 @@ static int make_index(struct zr_archive *a, struct zr_error *err)
     a->slot_mask = n - 1;
     a->slots = calloc(n, sizeof *a->slots);
     if (!a->slots)
-        return failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
+        return zri_archive_failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
     int rc = ZR_OK;
     /* The bytes behind a name are parsed by now, so its NUL can take their place. */
     for (size_t i = 0; i < a->count; i++)
@@ -154,7 +154,7 @@ static int take_name(struct zr_archive *a, size_t index, const struct zri_zip_en
         char *name = zri_block_alloc(&a->names, 3 * (size_t)e->name_nbytes + 1);
         size_t n;
         if (!name)
-            return failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
+            return zri_archive_failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
         const char *why = zri_zip_name(e, name, &n);
         if (why)
             return zri_fail_record(err, ZR_E_FORMAT, index, m->header_off,
@@ -242,34 +242,35 @@ static int read_directory(struct zr_archive *a, struct zr_error *err)
     size_t few = tail_nbytes < sizeof last ? tail_nbytes : sizeof last;
     int e = zri_file_read(&a->file, a->file.nbytes - few, last, few);
     if (e)
-        return read_failed(a, e, err);
+        return zri_archive_read_failed(a, e, err);
     const char *why = zri_zip_end_parse(&end, last, few, a->file.nbytes);
     if (why && few < tail_nbytes) {
         tail = malloc(tail_nbytes);
         if (!tail)
-            return failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
+            return zri_archive_failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
         e = zri_file_read(&a->file, a->file.nbytes - tail_nbytes, tail, tail_nbytes);
         if (!e)
             why = zri_zip_end_parse(&end, tail, tail_nbytes, a->file.nbytes);
         free(tail);
         if (e)
-            return read_failed(a, e, err);
+            return zri_archive_read_failed(a, e, err);
     }
     if (why)
-        return failed(a, ZR_E_FORMAT, why, err);
+        return zri_archive_failed(a, ZR_E_FORMAT, why, err);
     if (end.dir_nbytes > end.end_off || end.dir_off > end.end_off - end.dir_nbytes)
-        return failed(a, ZR_E_FORMAT, "damaged archive: its directory lies outside the file", err);
+        return zri_archive_failed(a, ZR_E_FORMAT,
+                                  "damaged archive: its directory lies outside the file", err);
     a->dir_off = end.end_off - end.dir_nbytes;
     size_t capacity = (size_t)(end.dir_nbytes / ZRI_ZIP_CENTRAL_NBYTES);
     if (capacity >= UINT32_MAX - 1)
-        return failed(a, ZR_E_FORMAT, "more members than can be handled", err);
+        return zri_archive_failed(a, ZR_E_FORMAT, "more members than can be handled", err);
     a->dir = malloc((size_t)end.dir_nbytes + 1);
     a->members = malloc((capacity + 1) * sizeof *a->members);
     if (!a->dir || !a->members)
-        return failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
+        return zri_archive_failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
     e = zri_file_read(&a->file, a->dir_off, a->dir, (size_t)end.dir_nbytes);
     if (e)
-        return read_failed(a, e, err);
+        return zri_archive_read_failed(a, e, err);
     return parse_directory(a, &end, a->dir_off - end.dir_off, err);
 }
 
@@ -297,7 +298,7 @@ static int limit_unsorted(struct zr_archive *a, struct zr_error *err)
 {
     uint32_t *order = malloc(a->count * sizeof *order);
     if (!order)
-        return failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
+        return zri_archive_failed(a, ZR_E_NOMEM, zri_out_of_memory, err);
     for (size_t i = 0; i < a->count; i++)
         order[i] = (uint32_t)i;
     qsort_r(order, a->count, sizeof *order, by_place, a->members);
@@ -367,7 +368,7 @@ int zri_member_payload(const struct zr_archive *a, size_t index, uint64_t *paylo
     size_t nbytes = room < sizeof few ? (size_t)room : sizeof few;
     int e = zri_file_read(&a->file, m->header_off, few, nbytes);
     if (e)
-        return read_failed(a, e, err);
+        return zri_archive_read_failed(a, e, err);
     size_t want = ZRI_ZIP_LOCAL_NBYTES + (size_t)zri_le16(few + 26) + zri_le16(few + 28);
     if (want > nbytes && want <= room) { /* a long name or much padding */
         bytes = malloc(want);
@@ -380,105 +381,12 @@ int zri_member_payload(const struct zr_archive *a, size_t index, uint64_t *paylo
     if (bytes != few)
         free(bytes);
     if (e)
-        return read_failed(a, e, err);
+        return zri_archive_read_failed(a, e, err);
     if (!why && !zri_method_name(m->method))
         return zri_fail_record(err, ZR_E_FORMAT, index, m->header_off,
                                "%s: member %s: compression method %u is not supported", a->path,
                                m->name, m->method);
     return why ? zri_member_failed(a, index, ZR_E_FORMAT, why, err) : ZR_OK;
-}
-
-int zri_member_stored(const struct zr_archive *a, size_t index, const uint8_t **bytes, void **copy,
-                      struct zr_error *err)
-{
-    const struct zri_member *m = &a->members[index];
-    uint64_t off;
-    *copy = NULL;
-    int rc = zri_member_payload(a, index, &off, err);
-    if (rc)
-        return rc;
-    /* Private pages of stored payloads may hold changes of this process: what counts
-     * is the file. */
-    bool changed = a->file.guard && !a->writable && m->method == ZRI_ZIP_STORED;
-    if (zri_file_mapped(&a->file) && !changed) {
-        *bytes = a->file.bytes + off;
-        return ZR_OK;
-    }
-    *copy = malloc(m->stored_nbytes ? (size_t)m->stored_nbytes : 1);
-    if (!*copy)
-        return zri_member_failed(a, index, ZR_E_NOMEM, zri_out_of_memory, err);
-    int e = zri_file_read(&a->file, off, *copy, (size_t)m->stored_nbytes);
-    if (e) {
-        free(*copy);
-        *copy = NULL;
-        return read_failed(a, e, err);
-    }
-    *bytes = *copy;
-    return ZR_OK;
-}
-
-/* Straight from the file, for what is not compressed. */
-static int read_plain(const struct zr_archive *a, size_t index, void *out, struct zr_error *err)
-{
-    uint64_t off;
-    int rc = zri_member_payload(a, index, &off, err);
-    if (rc)
-        return rc;
-    int e = zri_file_read(&a->file, off, out, (size_t)a->members[index].nbytes);
-    return e ? read_failed(a, e, err) : ZR_OK;
-}
-
-static int read_compressed(const struct zr_archive *a, size_t index, void *out,
-                           struct zr_error *err)
-{
-    const struct zri_member *m = &a->members[index];
-    const uint8_t *bytes;
-    void *copy;
-    int rc = zri_member_stored(a, index, &bytes, &copy, err);
-    if (rc)
-        return rc;
-    const char *why =
-        zri_inflate(m->method, bytes, (size_t)m->stored_nbytes, out, (size_t)m->nbytes);
-    free(copy);
-    if (!zri_file_trusted(&a->file))
-        return failed(a, ZR_E_TRUNCATED, "the file was cut short or failed while it was read", err);
-    return why ? zri_member_failed(a, index, ZR_E_CORRUPT, why, err) : ZR_OK;
-}
-
-/* The same without a copy: the mapping of a stored member is looked at as it is. */
-static int check_data(const struct zr_archive *a, size_t index, struct zr_error *err)
-{
-    const struct zri_member *m = &a->members[index];
-    struct zr_archive_member member;
-    int rc = zr_archive_member(a, index, &member, err);
-    if (rc)
-        return rc;
-    if (!member.data || !zri_file_mapped(&a->file)) {
-        void *buf = zr_buffer_alloc((size_t)m->nbytes);
-        rc = buf ? zri_member_read(a, index, buf, err)
-                 : zri_member_failed(a, index, ZR_E_NOMEM, zri_out_of_memory, err);
-        zr_buffer_free(buf);
-        return rc;
-    }
-    bool differs = zri_crc32(0, member.data, (size_t)m->nbytes) != m->crc;
-    if (!zri_file_trusted(&a->file))
-        return failed(a, ZR_E_TRUNCATED, "the file was cut short or failed while it was read", err);
-    return differs ? zri_member_failed(a, index, ZR_E_CHECKSUM,
-                                       "its data differs from its checksum (CRC-32)", err)
-                   : ZR_OK;
-}
-
-int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zr_error *err)
-{
-    if (!out)
-        return check_data(a, index, err);
-    const struct zri_member *m = &a->members[index];
-    int rc = m->method == ZRI_ZIP_STORED ? read_plain(a, index, out, err)
-                                         : read_compressed(a, index, out, err);
-    if (!rc && zri_crc32(0, out, (size_t)m->nbytes) != m->crc)
-        return zri_member_failed(a, index, ZR_E_CHECKSUM,
-                                 "its data differs from its checksum (CRC-32)", err);
-    return rc;
 }
 
 /* ---------------------------------------------------------------- open and close */
@@ -515,7 +423,7 @@ static int open_file(struct zr_archive *a, int mode, struct zr_error *err)
     if (!e && fstat(a->file.fd, &st))
         e = errno;
     if (e == EINVAL)
-        return failed(a, ZR_E_FORMAT, "is no regular file, so no archive", err);
+        return zri_archive_failed(a, ZR_E_FORMAT, "is no regular file, so no archive", err);
     if (e)
         return zri_fail_errno(err, e, "%s: cannot open", a->path);
     a->mtime_sec = st.st_mtim.tv_sec;
@@ -622,7 +530,7 @@ int zr_archive_member(const struct zr_archive *a, uint64_t index, struct zr_arch
         return zri_fail(err, ZR_E_RANGE, "%s: no member %" PRIu64 ", it has %zu", a->path, index,
                         a->count);
     const struct zri_member *m = &a->members[index];
-    uint64_t off;
+    uint64_t off = 0;
     int rc = zri_member_payload(a, (size_t)index, &off, err);
     if (rc)
         return rc;
@@ -648,50 +556,4 @@ int zr_archive_find(const struct zr_archive *a, const char *name, uint64_t *inde
         return zri_fail(err, ZR_E_NOT_FOUND, "%s: has no member %s", a->path, name);
     *index = i;
     return ZR_OK;
-}
-
-/* ---------------------------------------------------------------- parallel reading */
-
-#define SERIAL_NBYTES ((uint64_t)256 << 10) /* less than this is not worth a second thread */
-
-struct reading {
-    const struct zr_archive *a;
-    const struct zr_archive_copy *copies;
-    pthread_mutex_t lock;
-    struct zr_error error; /* of the first copy that failed; under lock */
-    size_t failed;         /* its position; under lock */
-    atomic_bool stop;
-};
-
-static void read_task(void *ctx, size_t i)
-{
-    struct reading *r = ctx;
-    struct zr_error error;
-    if (atomic_load(&r->stop) ||
-        !zri_member_read(r->a, (size_t)r->copies[i].index, r->copies[i].out, &error))
-        return;
-    pthread_mutex_lock(&r->lock);
-    if (i < r->failed) {
-        r->failed = i;
-        r->error = error;
-    }
-    pthread_mutex_unlock(&r->lock);
-    atomic_store(&r->stop, true);
-}
-
-int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *copies, size_t count,
-                    unsigned thread_count, struct zr_error *err)
-{
-    struct reading r = {
-        .a = a, .copies = copies, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = SIZE_MAX};
-    uint64_t total = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (copies[i].index >= a->count)
-            return zri_fail(err, ZR_E_RANGE, "%s: no member %" PRIu64, a->path, copies[i].index);
-        total += a->members[copies[i].index].nbytes;
-    }
-    unsigned threads = thread_count ? thread_count : zr_thread_count();
-    zri_parallel(count, total < SERIAL_NBYTES ? 1 : threads, read_task, &r);
-    pthread_mutex_destroy(&r.lock);
-    return r.failed == SIZE_MAX ? ZR_OK : zri_fail_as(err, &r.error);
 }

@@ -47,6 +47,9 @@ void zri_block_free(struct zri_block *list);
 #define zri_member_failed(...) zri_nonzero(zri_member_error(__VA_ARGS__))
 int zri_member_error(const struct zr_archive *a, size_t index, int code, const char *why,
                      struct zr_error *err);
+/* "PATH: why"; and the same for what zri_file_read gave. */
+int zri_archive_failed(const struct zr_archive *a, int code, const char *why, struct zr_error *err);
+int zri_archive_read_failed(const struct zr_archive *a, int e, struct zr_error *err);
 /* SIZE_MAX when there is none. */
 size_t zri_archive_find(const struct zr_archive *a, const char *name, size_t name_nbytes);
 /* Reads and checks the local header. */

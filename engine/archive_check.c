@@ -18,7 +18,7 @@
 static int stored_crc(const struct zr_archive *a, size_t index, uint32_t *crc, struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
-    uint64_t off;
+    uint64_t off = 0;
     int rc = zri_member_payload(a, index, &off, err);
     size_t step = m->nbytes < STEP_NBYTES ? (size_t)m->nbytes : (size_t)STEP_NBYTES;
     void *buf = rc ? NULL : zr_buffer_alloc(step);
@@ -71,7 +71,7 @@ struct checking {
 static int check_member(const struct zr_archive *a, size_t index, struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
-    uint64_t off;
+    uint64_t off = 0;
     uint8_t bytes[4];
     uint32_t crc = m->crc;
     int rc = zri_member_payload(a, index, &off, err);
@@ -154,7 +154,7 @@ static int put_crc(const struct zr_archive *a, uint64_t off, uint32_t crc, struc
 static int refresh_member(const struct zr_archive *a, size_t index, struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
-    uint64_t off;
+    uint64_t off = 0;
     uint32_t crc;
     if (m->method != ZRI_ZIP_STORED || m->is_folder) /* cannot have changed in place */
         return ZR_OK;
@@ -176,7 +176,7 @@ static void refresh_task(void *ctx, size_t i)
 /* All headers are looked at before the first byte changes. */
 static int check_places(const struct zr_archive *a, struct zr_error *err)
 {
-    uint64_t off;
+    uint64_t off = 0;
     int rc = ZR_OK;
     for (size_t i = 0; !rc && i < a->count; i++) {
         rc = zri_member_payload(a, i, &off, err);

@@ -56,14 +56,14 @@ static int file_failed(const struct packing *p, const char *name, int e, struct 
 
 static char *join(struct packing *p, const char *folder, const char *name)
 {
-    size_t n = strlen(folder), m = strlen(name);
-    char *path = zri_block_alloc(&p->memory, n + m + 2);
+    size_t n = strlen(folder);
+    char *path = zri_block_alloc(&p->memory, n + strlen(name) + 2);
     if (!path)
         return NULL;
-    memcpy(path, folder, n);
+    char *end = stpcpy(path, folder);
     if (n)
-        path[n++] = '/';
-    memcpy(path + n, name, m + 1);
+        *end++ = '/';
+    strcpy(end, name); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): has its room */
     return path;
 }
 

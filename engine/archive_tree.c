@@ -206,7 +206,7 @@ static int use_member(struct tree *t, size_t index, struct zr_error *err)
 static int place_leaf(struct tree *t, struct zr_archive_leaf *leaf, struct zr_error *err)
 {
     const struct zri_member *m = &t->a->members[leaf->member];
-    uint64_t off;
+    uint64_t off = 0;
     int rc = use_member(t, leaf->member, err);
     if (!rc)
         rc = zri_member_payload(t->a, leaf->member, &off, err);

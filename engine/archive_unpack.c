@@ -51,7 +51,7 @@ static bool passes_through_file(const struct zr_archive *a, const struct zri_mem
 
 static int check_members(const struct zr_archive *a, struct zr_error *err)
 {
-    uint64_t off;
+    uint64_t off = 0;
     for (size_t i = 0; i < a->count; i++) {
         const struct zri_member *m = &a->members[i];
         if (m->is_special)
@@ -171,7 +171,7 @@ static int open_places(struct unpacking *u, struct zr_error *err)
 static int copy_stored(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
 {
     const struct zri_member *m = &u->a->members[index];
-    uint64_t off;
+    uint64_t off = 0;
     int rc = zri_member_payload(u->a, index, &off, err);
     size_t step = m->nbytes < STEP_NBYTES ? (size_t)m->nbytes : STEP_NBYTES;
     uint8_t *buf = rc ? NULL : zr_buffer_alloc(step);

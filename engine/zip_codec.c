@@ -112,7 +112,7 @@ static const char *inflate_bzip2(const void *src, size_t stored_nbytes, void *ds
     bz_stream s = {0};
     if (BZ2_bzDecompressInit(&s, 0, 0) != BZ_OK)
         return zri_out_of_memory;
-    char spare;
+    char spare = 0;
     uint64_t taken = 0, made = 0;
     int rc = BZ_OK;
     s.next_in = (char *)(uintptr_t)src;
@@ -163,7 +163,7 @@ static const char *alone_head(const uint8_t *src, size_t stored_nbytes, uint64_t
 }
 
 static const char *run_lzma(lzma_stream *s, const uint8_t *head, const uint8_t *src,
-                            size_t stored_nbytes)
+                            size_t stored_nbytes, size_t nbytes)
 {
     s->next_in = head;
     s->avail_in = ALONE_HEAD_NBYTES;
@@ -177,7 +177,9 @@ static const char *run_lzma(lzma_stream *s, const uint8_t *head, const uint8_t *
         return zri_out_of_memory;
     if (rc != LZMA_STREAM_END)
         return cut_short;
-    return s->avail_out ? other_size : s->avail_in ? "bytes follow its compressed data" : NULL;
+    return s->total_out != nbytes ? other_size
+           : s->avail_in          ? "bytes follow its compressed data"
+                                  : NULL;
 }
 
 static const char *inflate_lzma(const uint8_t *src, size_t stored_nbytes, void *dst, size_t nbytes)
@@ -190,9 +192,10 @@ static const char *inflate_lzma(const uint8_t *src, size_t stored_nbytes, void *
     lzma_ret rc = lzma_alone_decoder(&s, UINT64_MAX);
     if (rc != LZMA_OK)
         return zri_out_of_memory;
-    s.next_out = dst;
-    s.avail_out = nbytes;
-    why = run_lzma(&s, head, src, stored_nbytes);
+    uint8_t spare = 0; /* liblzma does nothing for a buffer of no bytes */
+    s.next_out = nbytes ? dst : &spare;
+    s.avail_out = nbytes ? nbytes : sizeof spare;
+    why = run_lzma(&s, head, src, stored_nbytes, nbytes);
     lzma_end(&s);
     return why;
 }

@@ -76,18 +76,20 @@ static int print_result(const char *path)
     return 0;
 }
 
-static int pack(const char *dir, const char *path, struct zr_archive_save_options *o, bool quiet)
+static int pack(const char *dir, const char *path, const struct zr_archive_save_options *options,
+                bool quiet)
 {
     struct work work;
     struct zr_error err;
+    struct zr_archive_save_options o = *options;
 
-    if (o->no_replace && refuse_existing(path))
+    if (o.no_replace && refuse_existing(path))
         return EXIT_FAILED;
     work_begin(&work, "pack", quiet);
-    o->progress = work_progress;
-    o->progress_ctx = &work;
-    int code = has_meta(dir) || !folder_has_stores(dir) ? zr_archive_pack(dir, path, o, &err)
-                                                        : pack_stores(dir, path, o, &err);
+    o.progress = work_progress;
+    o.progress_ctx = &work;
+    int code = has_meta(dir) || !folder_has_stores(dir) ? zr_archive_pack(dir, path, &o, &err)
+                                                        : pack_stores(dir, path, &o, &err);
     int status = work_end(&work, path, code, &err);
     return status || quiet ? status : print_result(path);
 }
