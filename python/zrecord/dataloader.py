@@ -89,6 +89,7 @@ class _Run:
         self.position = position
         self.failure = None  # (step, exception)
         self.stopped = False
+        self.closed = False  # all threads have ended
         self.wait_seconds = 0.0  # of consumers, where there are transforms
         self.transform_seconds = 0.0
         self.threads = [
@@ -183,6 +184,8 @@ class _Run:
 
     def stop(self):
         """Wake everyone; no batch is given any more.  Does not wait."""
+        if self.stopped:  # also where a generator ends so late that `os` is gone
+            return
         if self.pid == os.getpid():  # else the threads, and who held the lock, are not here
             with self.lock:
                 self._end()
@@ -194,7 +197,7 @@ class _Run:
 
     def close(self, seconds):
         """Wait for the threads of a stopped run and let go of its batches; whether all ended."""
-        if self.pid != os.getpid():
+        if self.closed or self.pid != os.getpid():
             return True
         deadline = time.monotonic() + seconds
         others = [t for t in self.threads if t is not threading.current_thread() and t.ident]
@@ -203,7 +206,8 @@ class _Run:
         self.feed.close()
         with self.lock:
             self.finished.clear()
-        return not any(thread.is_alive() for thread in others)
+        self.closed = not any(thread.is_alive() for thread in others)
+        return self.closed
 
     # ------------------------------------------------------------ figures
 
