@@ -86,9 +86,10 @@ $(BUILD)/unit/%: tests/unit/%.c $(BUILD)/libzrecord.a $(filter-out %/main.o,$(FS
 	@mkdir -p $(@D)
 	$(CC) $(ZR_CFLAGS) -Iengine -Ifs $(call pkg_cflags,check $(FS_PKGS) $(ENGINE_PKGS)) $(CFLAGS) -o $@ $< \
 	  $(filter-out %/main.o,$(FS_OBJ)) $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(call pkg_libs,check $(FS_PKGS)) $(ENGINE_LIBS)
-$(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libzrecord.a
+$(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libzrecord.a $(filter-out %/main.o,$(FS_OBJ))
 	@mkdir -p $(@D)
-	$(CC) $(ZR_CFLAGS) -Iengine $(CFLAGS) -o $@ $< tests/fuzz/replay.c $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(ENGINE_LIBS)
+	$(CC) $(ZR_CFLAGS) -Iengine -Ifs $(call pkg_cflags,$(FS_PKGS)) $(CFLAGS) -o $@ $< tests/fuzz/replay.c \
+	  $(filter-out %/main.o,$(FS_OBJ)) $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(call pkg_libs,$(FS_PKGS)) $(ENGINE_LIBS)
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libzrecord.a
 	@mkdir -p $(@D)
 	$(CC) $(ZR_CFLAGS) -Iengine $(CFLAGS) -o $@ $< $(BUILD)/libzrecord.a $(ZR_LDFLAGS) $(ENGINE_LIBS)

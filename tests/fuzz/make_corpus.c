@@ -4,12 +4,13 @@
  * kind.  What fuzzing found beside them lies in the same folders.
  *
  *     gcc -D_GNU_SOURCE -Iengine -o build/make_corpus tests/fuzz/make_corpus.c \
- *         build/libzrecord.a -pthread -lzstd -lmsgpackc
+ *         build/libzrecord.a -pthread -lzstd -lmsgpackc -ldeflate -llzma -lbz2 -ljansson
  *     build/make_corpus tests/fuzz/corpus
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -401,6 +402,61 @@ static void npy_headers(void)
     save_npy("text-after", 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (7,), } + 1");
 }
 
+/* ---------------------------------------------------------------- requests to a mount */
+
+/* One request of fuzz_mount.c. */
+static void add_request(struct bytes *x, uint8_t kind, uint64_t number, const char *text)
+{
+    add(x, &kind, 1);
+    add(x, &number, sizeof number);
+    add(x, text, strlen(text));
+    add(x, "\n", 1);
+}
+
+enum { LOOK_UP, BY_NUMBER, DECODE, SELECT, COMMAND, FORGET };
+
+/* Goes down a path from the root: each name is looked up in what was found last. */
+static uint64_t add_path(struct bytes *x, uint64_t found, const char *path)
+{
+    char name[256];
+    for (uint64_t at = 0; *path; at = found++) {
+        size_t n = strcspn(path, "/");
+        memcpy(name, path, n);
+        name[n] = '\0';
+        add_request(x, LOOK_UP, at, name);
+        path += n + (path[n] == '/');
+    }
+    return found;
+}
+
+static void mount_requests(void)
+{
+    static const char *const PATHS[] = {
+        "a/image/00000007.npy", "a/image/.views/all.npy", "a/image/.views/at/0,5,2.npy",
+        "a/image/.views/at/0:300:7.npy", "a/image/.views/epoch/42/00000299.npy",
+        "a/image/.views/prefetch/0:10", "a/image/.views/preview/00000003.png", "a/03/00000003.npy",
+        "a/image/.control", ".control", "b/00000018.npy", "b/.views/preview/00000000.png",
+        "a/image/00000002/00000014.npy", "a/image/.views/epoch/18446744073709551615/00000000.npy"};
+    static const char *const COMMANDS[] = {"prefetch 0:10", "stats reset", "log error", "fly",
+                                           "prefetch 0:9999999999999999999999", "  ", "stats"};
+    static const char *const SELECTIONS[] = {":", "0,5,2", "1:2:3:4", "::1,::1", "299:", "5:1", ","};
+    for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++) {
+        static struct bytes x;
+        char name[32];
+        x.n = 0;
+        add(&x, strstr(PATHS[i], "/00000002/") ? "\1" : "\0", 1); /* with shards */
+        uint64_t found = add_path(&x, 1, PATHS[i]);
+        add_request(&x, DECODE, found - 1, "");
+        add_request(&x, BY_NUMBER, (uint64_t)1 << 61 | i << 32 | 64, "");
+        add_request(&x, COMMAND, found - 2, COMMANDS[i % 7]);
+        add_request(&x, SELECT, 300, SELECTIONS[i % 7]);
+        add_request(&x, FORGET, found - 1, "");
+        add_request(&x, DECODE, found - 1, "");
+        snprintf(name, sizeof name, "path-%02zu", i);
+        save("mount", name, &x);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -413,6 +469,7 @@ int main(int argc, char **argv)
     hostile_headers();
     hostile_schemas();
     npy_headers();
+    mount_requests();
     must(!rmdir(work), work);
     return 0;
 }
