@@ -56,8 +56,7 @@ static int parse_name(const struct source *source, const char *name, struct sele
     size_t nbytes = strlen(name);
     if (nbytes <= SUFFIX_NBYTES || strcmp(name + nbytes - SUFFIX_NBYTES, SUFFIX) != 0)
         return ENOENT;
-    int failure =
-        selection_parse(name, nbytes - SUFFIX_NBYTES, source->info.length, selection);
+    int failure = selection_parse(name, nbytes - SUFFIX_NBYTES, source->info.length, selection);
     return failure == ENOMEM ? ENOMEM : failure ? ENOENT : 0;
 }
 
@@ -103,8 +102,8 @@ static int fill_selection(struct array *a, const struct node *node, struct zr_er
 {
     if (!node->minted || parse_name(node->source, node->minted->name, &a->selection) == 0)
         return ZR_OK;
-    *err = (struct zr_error){
-        .code = ZR_E_NOMEM, .record = ZR_NO_RECORD, .message = "out of memory"};
+    *err =
+        (struct zr_error){.code = ZR_E_NOMEM, .record = ZR_NO_RECORD, .message = "out of memory"};
     return ZR_E_NOMEM;
 }
 

@@ -29,7 +29,7 @@ static const int64_t FRESH_NSEC = 500000000;
 /* The stores whose records a label's folder holds, by name. */
 struct streams {
     size_t count;
-    uint32_t hash; /* 16 bits, of which they are */
+    uint32_t hash;                    /* 16 bits, of which they are */
     struct source *list[MAX_STREAMS]; /* not holds */
 };
 

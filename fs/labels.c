@@ -295,6 +295,13 @@ static int make(struct labels *l, struct zr_reader *reader, const char *path, st
     return code;
 }
 
+static void trim(struct labels *l)
+{
+    struct label *fitting = realloc(l->sorted, l->count * sizeof *l->sorted + 1);
+    if (fitting)
+        l->sorted = fitting;
+}
+
 int labels_new(struct labels **out, struct zr_reader *reader, struct zr_error *err)
 {
     struct zr_info info;
@@ -317,8 +324,7 @@ int labels_new(struct labels **out, struct zr_reader *reader, struct zr_error *e
     }
     free(l->slots);
     l->slots = NULL;
-    struct label *fitting = realloc(l->sorted, l->count * sizeof *l->sorted + 1);
-    l->sorted = fitting ? fitting : l->sorted;
+    trim(l);
     *out = l;
     return ZR_OK;
 }

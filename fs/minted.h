@@ -35,7 +35,7 @@ struct minted {
     struct minted *chain;
     struct minted *older, *newer; /* of those with a name that can be forgotten */
     uint64_t folder_ino;          /* where that is; 0 when not in that list */
-    uint64_t lookup_count; /* what the kernel still holds */
+    uint64_t lookup_count;        /* what the kernel still holds */
     unsigned pin_count;
 };
 

@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    MAX_RANGES = 8,          /* more parts become one list of ids, */
-    MAX_LISTED = 1 << 20     /* of at most so many */
+    MAX_RANGES = 8,      /* more parts become one list of ids, */
+    MAX_LISTED = 1 << 20 /* of at most so many */
 };
 
 static bool push_ranges(struct fs *fs, uint64_t view, const struct selection *s)
@@ -60,16 +60,16 @@ int prefetch_start(struct fs *fs, struct source *source, const char *text)
     return failure;
 }
 
-int prefetch_describe(struct source *source, const char *text, char **out, size_t *nbytes)
+int prefetch_describe(struct source *source, const char *selection, char **answer, size_t *nbytes)
 {
     struct selection *s;
-    int failure = selection_parse(text, strlen(text), source->info.length, &s);
+    int failure = selection_parse(selection, strlen(selection), source->info.length, &s);
     if (failure)
         return failure == ENOMEM ? ENOMEM : ENOENT;
-    int n = asprintf(out,
+    int n = asprintf(answer,
                      "{\"prefetch\": \"%s\", \"records\": %llu, \"state\": \"started\", "
                      "\"progress\": \".control: pending\"}\n",
-                     text, (unsigned long long)s->count);
+                     selection, (unsigned long long)s->count);
     free(s);
     if (n < 0)
         return ENOMEM;

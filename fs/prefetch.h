@@ -17,6 +17,6 @@ int prefetch_start(struct fs *fs, struct source *source, const char *selection);
 
 /* What reading .views/prefetch/SELECTION says; malloc'ed.  ENOENT for names that are no
  * selection of the store. */
-int prefetch_describe(struct source *source, const char *selection, char **text, size_t *nbytes);
+int prefetch_describe(struct source *source, const char *selection, char **answer, size_t *nbytes);
 
 #endif

@@ -293,7 +293,8 @@ static struct entry *add(struct sources *s, struct source *parent, struct entry 
 /* Folders are the same whatever time they have. */
 static struct stamp key_stamp(enum source_kind kind, const struct stamp *stamp)
 {
-    return kind == SOURCE_FOLDER ? (struct stamp){0} : *stamp;
+    static const struct stamp NONE;
+    return kind == SOURCE_FOLDER ? NONE : *stamp;
 }
 
 static struct entry *find_or_add(struct sources *s, struct source *parent, const char *path,

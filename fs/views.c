@@ -137,8 +137,11 @@ static struct minted_wish wish_for(const struct node *dir, const struct node_kin
                                    const char *name)
 {
     /* Folders have numbers of their own: their names meet by chance only. */
-    return (struct minted_wish){
-        .kind = kind, .source = dir->source, .name = name, .salt = dir->ino, .folder_ino = dir->ino};
+    return (struct minted_wish){.kind = kind,
+                                .source = dir->source,
+                                .name = name,
+                                .salt = dir->ino,
+                                .folder_ino = dir->ino};
 }
 
 static int at_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
@@ -169,8 +172,7 @@ static bool parse_seed(const char *name, uint64_t *seed)
     return errno == 0 && strcmp(name, canonical) == 0;
 }
 
-static int epochs_child(struct fs *fs, const struct node *dir, const char *name,
-                        struct node *child)
+static int epochs_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
 {
     struct minted_wish wish = wish_for(dir, &node_epoch, name);
     if (!parse_seed(name, &wish.id))

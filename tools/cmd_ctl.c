@@ -93,8 +93,8 @@ static int run(int argc, char **argv)
     if (fd < 0)
         return EXIT_FAILED;
     bool is_status = optind == argc || (strcmp(argv[optind], "status") == 0 && optind + 1 == argc);
-    int status = is_status ? show_status(fd, place)
-                           : send_command(fd, place, argc - optind, argv + optind);
+    int status =
+        is_status ? show_status(fd, place) : send_command(fd, place, argc - optind, argv + optind);
     close(fd);
     return status;
 }

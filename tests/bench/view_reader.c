@@ -75,8 +75,8 @@ static void read_file(struct bench *b, const char *path)
     ssize_t n;
     int fd = open(path, O_RDONLY);
     must(fd >= 0 && fstat(fd, &st) == 0, path);
-    for (b->file_nbytes = 0; (n = read(fd, b->file + b->file_nbytes,
-                                       b->rows_nbytes + 4096 - b->file_nbytes)) > 0;)
+    for (b->file_nbytes = 0;
+         (n = read(fd, b->file + b->file_nbytes, b->rows_nbytes + 4096 - b->file_nbytes)) > 0;)
         b->file_nbytes += (size_t)n;
     must(n == 0 && b->file_nbytes == (size_t)st.st_size, path);
     close(fd);

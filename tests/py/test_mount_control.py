@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from conftest import REPO
 from mounting import mounted, name_of, needs_mount, needs_root, npy, read_raw, wait_for
 from test_mount import counting_rows, make_dense, settle
 
@@ -223,3 +224,12 @@ def test_other_users_may_prefetch_and_nothing_else(store, tmp_path):
             ran = subprocess.run([copy, "ctl", m.path, *words], capture_output=True, text=True, user=65534, group=65534)
             assert ran.returncode == code, ran
             assert code == 0 or "only root and the owner" in ran.stderr
+
+
+def test_the_manual_names_every_part_of_the_status_and_every_command(store, tmp_path):
+    text = (REPO / "fs" / "zrecord.control.5").read_text()
+    with mounted(store, tmp_path / "m") as m:
+        status = m.status()
+        words = [*status, *status["store"], *(entry["command"].split()[0] for entry in status["accepts"])]
+        missing = [word for word in words if word not in text]
+        assert not missing, missing

@@ -68,9 +68,9 @@ static int failure_of(const char *text)
 
 START_TEST(other_words_are_refused)
 {
-    static const char *const WRONG[] = {"",     ",",    "a",     "1,",      ",1",    "1,,2",
-                                        "-1",   "+1",   " 1",    "1 ",      "0x1",   "1:2:0",
-                                        "5:2",  "1:2:3:4", "1.npy", "0:-1", "1;2", "\xff"};
+    static const char *const WRONG[] = {"",    ",",       "a",     "1,",   ",1",  "1,,2",
+                                        "-1",  "+1",      " 1",    "1 ",   "0x1", "1:2:0",
+                                        "5:2", "1:2:3:4", "1.npy", "0:-1", "1;2", "\xff"};
     for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++)
         ck_assert_msg(failure_of(WRONG[i]) == EINVAL, "'%s'", WRONG[i]);
 }
