@@ -65,7 +65,7 @@ static void check_epoch(const struct zr_block_shuffle *s)
 
 START_TEST(every_small_epoch_is_a_permutation_in_whole_blocks)
 {
-    for (uint64_t length = 1; length <= 70; length++)
+    for (uint64_t length = 1; length <= 40; length++)
         for (uint64_t size = 1; size <= length + 1; size++)
             for (unsigned rounds = 0; rounds <= 6; rounds += 3)
                 check_epoch(&(struct zr_block_shuffle){length, size, length * size, rounds});
@@ -74,7 +74,7 @@ END_TEST
 
 START_TEST(larger_epochs_too)
 {
-    static const uint64_t lengths[] = {999, 1000, 1024, 1025, 70000};
+    static const uint64_t lengths[] = {999, 1000, 1024, 1025, 20000};
     static const uint64_t sizes[] = {1, 7, 256, 257, 1000, 100000};
     for (size_t l = 0; l < COUNT(lengths); l++)
         for (size_t b = 0; b < COUNT(sizes); b++)

@@ -8,11 +8,11 @@
 #include "lanes.h"
 
 #define POW(n) ((uint64_t)1 << (n))
-#define ROOM 3000
+#define ROOM 1100
 #define GUARD 0xABABABABABABABABu
 
 static uint64_t expected[ROOM + 1], got[ROOM + 1];
-static const size_t counts[] = {0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 255, 257, 1024, 1025, 2999};
+static const size_t counts[] = {0, 1, 8, 15, 17, 63, 65, 257, 1025};
 
 static struct network network_of(uint64_t length, uint64_t key)
 {
@@ -82,14 +82,14 @@ static void check_lengths(const uint64_t *lengths, size_t length_count)
 
 START_TEST(permutations_of_small_lengths_are_the_same)
 {
-    for (uint64_t n = 257; n < 700; n += 3)
+    for (uint64_t n = 257; n < 700; n += 17)
         check_lengths(&n, 1);
 }
 END_TEST
 
 START_TEST(permutations_around_powers_of_two_are_the_same)
 {
-    for (unsigned shift = 9; shift < 64; shift++) {
+    for (unsigned shift = 9; shift < 64; shift += shift < 30 ? 1 : 3) {
         const uint64_t lengths[] = {POW(shift) - 1, POW(shift), POW(shift) + 1,
                                     POW(shift) + POW(shift - 1)};
         check_lengths(lengths, COUNT(lengths));

@@ -260,7 +260,7 @@ static void check_blocks(uint64_t length, uint64_t block_size, unsigned interlea
 
 START_TEST(every_small_length_in_blocks_gives_permutations)
 {
-    for (uint64_t length = 1; length <= 80; length++)
+    for (uint64_t length = 1; length <= 48; length++)
         for (uint64_t size = 1; size <= length + 2; size++)
             for (unsigned interleave = 1; interleave <= 9; interleave += 2)
                 check_blocks(length, size < length ? size : length, interleave);
@@ -269,7 +269,7 @@ END_TEST
 
 START_TEST(larger_lengths_in_blocks_give_permutations)
 {
-    static const uint64_t lengths[] = {1000, 4096, 10001, 65537};
+    static const uint64_t lengths[] = {1000, 4096, 10001};
     for (size_t k = 0; k < COUNT(lengths); k++)
         for (uint64_t size = 1; size < lengths[k]; size = size * 5 + 1)
             for (unsigned interleave = 1; interleave <= 256; interleave *= 4)
@@ -428,12 +428,12 @@ START_TEST(every_position_gets_every_id_equally_often_in_blocks)
     /* In whole blocks: a short one is as likely at each place, its few records more so. */
     static const struct zr_sampler samplers[] = {{64, 1, 11, ZR_BLOCK, 1, 8},
                                                  {64, 1, 11, ZR_BLOCK, 3, 8},
-                                                 {300, 1, 12, ZR_BLOCK, 1, 20},
-                                                 {600, 1, 13, ZR_BLOCK, 2, 300}};
+                                                 {300, 1, 12, ZR_BLOCK, 1, 100},
+                                                 {400, 1, 13, ZR_BLOCK, 2, 100}};
     for (size_t k = 0; k < COUNT(samplers); k++) {
         const struct zr_sampler *s = &samplers[k];
         for (uint64_t where = 0; where < 3; where++) {
-            static uint64_t counts[600];
+            static uint64_t counts[400];
             uint64_t position = where * (s->length - 1) / 2;
             memset(counts, 0, sizeof counts);
             for (uint64_t cycle = 0, id; cycle < 40 * s->length; cycle++) {
