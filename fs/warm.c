@@ -226,13 +226,15 @@ static bool step(const struct warm *w, struct stream *s, uint64_t position)
     return true;
 }
 
-static bool match(struct warm *w, uint64_t view, uint64_t position)
+/* jump: how far beyond the pushing a position may lie and still be the same reader's;
+ * where numbers tell positions, a reader further on is another one. */
+static bool match(struct warm *w, uint64_t view, uint64_t position, uint64_t jump)
 {
     for (size_t i = 0; i < STREAMS; i++) {
         struct stream *s = &w->streams[i];
         if (!s->serial || s->view != view)
             continue;
-        uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + EXPECTED;
+        uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + jump;
         if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
             s->used = w->tick;
             if (wants_push(w, s))
@@ -273,9 +275,9 @@ static void account_read(struct warm *w, uint64_t view, uint64_t position, uint6
     const struct hint hint = *hint_of(w, ino);
     w->tick += is_start;
     bool is_hinted = hint.is_set && hint.ino == ino && hint.view != view;
-    if (is_hinted && match(w, hint.view, hint.position))
+    if (is_hinted && match(w, hint.view, hint.position, EXPECTED))
         return;
-    if (match(w, view, position) || !is_start)
+    if (match(w, view, position, 0) || !is_start)
         return;
     begin_stream(w, view, position);
     if (is_hinted)
