@@ -69,7 +69,7 @@ static int by_name(const void *a, const void *b)
 static void finish_streams(struct streams *found)
 {
     uint32_t places[MAX_STREAMS] = {0};
-    qsort(found->list, found->count, sizeof found->list[0], by_name);
+    qsort(found->list, found->count, sizeof found->list / MAX_STREAMS, by_name);
     for (size_t i = 0; i < found->count; i++)
         places[i] = found->list[i]->place;
     found->hash = (uint32_t)XXH3_64bits(places, found->count * sizeof *places) & 0xffff;
