@@ -4,6 +4,7 @@
  */
 #include "control.h"
 
+#include "archive.h"
 #include "ops.h"
 #include "transport.h"
 
@@ -408,8 +409,12 @@ static void text_command(struct fs *fs, const struct node *node, bool is_owner,
 
 static int text_parent(struct fs *fs, const struct node *node, struct node *parent)
 {
-    bool is_store = node->source->kind == SOURCE_STORE;
-    return node_same_source(fs, node, is_store ? &node_store : &node_folder, TREE_FOLDER, parent);
+    enum source_kind kind = node->source->kind;
+    return node_same_source(fs, node,
+                            kind == SOURCE_STORE     ? &node_store
+                            : kind == SOURCE_ARCHIVE ? &node_level
+                                                     : &node_folder,
+                            TREE_FOLDER, parent);
 }
 
 /* Only the name expires: the text under its number never changes. */

@@ -6,6 +6,7 @@
  */
 #include "folders.h"
 
+#include "archive.h"
 #include "ops.h"
 
 #include <errno.h>
@@ -23,7 +24,9 @@ void folders_identify(const struct fs *fs, struct node *node, struct tree_ino pa
 /* The node of a child's source, on that hold. */
 static struct node child_node(const struct fs *fs, struct source *source)
 {
-    const struct node_kind *kind = source->kind == SOURCE_FOLDER ? &node_folder : &node_store;
+    const struct node_kind *kind = source->kind == SOURCE_FOLDER    ? &node_folder
+                                   : source->kind == SOURCE_ARCHIVE ? &node_level
+                                                                    : &node_store;
     return node_of(fs, kind, source, TREE_PLAIN, TREE_FOLDER);
 }
 

@@ -4,6 +4,7 @@
  */
 #include "node.h"
 
+#include "archive.h"
 #include "ops.h"
 
 #include <errno.h>
@@ -61,7 +62,9 @@ int node_resolve(struct fs *fs, uint64_t ino, struct node *node)
     if (!source)
         return ESTALE;
     *node = (struct node){.ino = ino, .source = source};
-    if (source->kind == SOURCE_FOLDER)
+    if (source->kind == SOURCE_ARCHIVE)
+        archive_identify(node, parts);
+    else if (source->kind == SOURCE_FOLDER)
         folders_identify(fs, node, parts);
     else
         records_identify(fs, node, parts);

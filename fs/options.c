@@ -26,7 +26,8 @@ enum { DEFAULT_CACHE_MIB = 64, MAX_THREADS = 64, MAX_SPIN_USEC = 1000, MAX_TIMEO
 static const char HELP[] =
     "Usage: zrecordfs [options] SOURCE MOUNTPOINT\n"
     "Shows the records of a store as read-only .npy files, one file a record; of a\n"
-    "folder that holds stores at any depth, the same tree.\n"
+    "folder that holds stores and archives (.tdz) at any depth, the same tree; of an\n"
+    "archive its levels, leaves and rows.\n"
     "\n"
     "  -f                   stay in the foreground, log to stderr\n"
     "  -d                   the same, and print every request\n"

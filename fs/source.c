@@ -9,6 +9,8 @@
  */
 #include "source.h"
 
+#include "archive.h"
+
 #include "classes.h"
 
 #include <dirent.h>
@@ -98,8 +100,24 @@ static bool is_same(const struct entry *e, const struct zr_info *info)
     return info->mtime_sec == e->stamp.sec && info->mtime_nsec == e->stamp.nsec;
 }
 
+static int open_archive(const struct sources *s, struct entry *e, struct zr_error *err)
+{
+    struct archive *a;
+    int code = archive_open(&a, e->path, err);
+    if (code == ZR_OK && archive_max_index(a) > tree_max_length(e == s->root)) {
+        archive_close(a);
+        return fail(err, ZR_E_TOO_LARGE, e->path,
+                    "has more rows than an archive of a tree may have: mount it by itself");
+    }
+    e->source.archive = code == ZR_OK ? a : NULL;
+    return code;
+}
+
 static int open_reader(const struct sources *s, struct entry *e, struct zr_error *err)
 {
+    if (e->source.kind == SOURCE_ARCHIVE)
+        return open_archive(s, e, err);
+
     /* Reading costs as much as mapping here, and mapped files would count as this
      * program's memory. */
     const struct zr_reader_options options = {
@@ -155,7 +173,7 @@ static int open_entry(struct sources *s, struct entry *e, struct zr_error *err)
     int code = open_reader(s, e, err);
     pthread_mutex_lock(&s->lock);
     e->state = code == ZR_OK ? OPEN : CLOSED;
-    s->open_count += code == ZR_OK;
+    s->open_count += code == ZR_OK && e->source.kind == SOURCE_STORE;
     pthread_cond_broadcast(&s->opened);
     return code;
 }
@@ -171,7 +189,7 @@ static int hold(struct sources *s, struct entry *e, struct zr_error *err)
     if (e->state == CLOSED) {
         e->state = OPENING;
         code = open_entry(s, e, err);
-    } else if (e->users == 0) {
+    } else if (e->users == 0 && e->source.kind == SOURCE_STORE) {
         idle_remove(s, e);
     }
     e->users += code == ZR_OK;
@@ -184,7 +202,7 @@ void source_release(struct sources *s, struct source *source)
         return;
     struct entry *e = entry_of(source);
     pthread_mutex_lock(&s->lock);
-    if (--e->users == 0)
+    if (--e->users == 0 && e->source.kind == SOURCE_STORE)
         idle_append(s, e);
     struct zr_reader *surplus = take_surplus(s);
     pthread_mutex_unlock(&s->lock);
@@ -206,6 +224,7 @@ struct source *source_hold(struct sources *s, struct source *source)
 static void entry_free(struct entry *e)
 {
     zr_reader_close(e->source.reader);
+    archive_close(e->source.archive);
     classes_free(e->source.classes);
     free(e->path);
     free(e->relative);
@@ -316,6 +335,22 @@ static struct entry *find_or_add(struct sources *s, struct source *parent, const
 
 /* ---------------------------------------------------------------- on disk */
 
+/* By its name, so that not every file of a tree has to be looked into. */
+static bool has_archive_name(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".tdz") == 0;
+}
+
+static bool read_archive_stamp(const char *path, struct stamp *stamp)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return false;
+    *stamp = (struct stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size};
+    return true;
+}
+
 static bool is_inside(const char *path, const char *folder)
 {
     size_t n = strlen(folder);
@@ -357,6 +392,10 @@ static int classify(const struct sources *s, const char *path, enum source_kind 
     *stamp = (struct stamp){0};
     if ((S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode)) && read_stamp(path, stamp)) {
         *kind = SOURCE_STORE;
+        return 0;
+    }
+    if (has_archive_name(path) && read_archive_stamp(path, stamp)) {
+        *kind = SOURCE_ARCHIVE;
         return 0;
     }
     *kind = SOURCE_FOLDER;
@@ -419,7 +458,8 @@ static bool add_name(struct source_name **names, size_t *count, size_t *capacity
 static bool may_be_shown(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' &&
-           (entry->d_type == DT_DIR || entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN);
+           (entry->d_type == DT_DIR || entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN ||
+            has_archive_name(entry->d_name));
 }
 
 int sources_names(struct sources *s, struct source *folder, struct source_name **names,
@@ -539,13 +579,13 @@ struct source *sources_root(struct sources *s)
 
 bool sources_is_lone(const struct sources *s)
 {
-    return s->root->source.kind == SOURCE_STORE;
+    return s->root->source.kind != SOURCE_FOLDER;
 }
 
 static void count_store(void *ctx, struct source *source, const char *relative, const char *why)
 {
     (void)relative;
-    *(size_t *)ctx += why || source->kind == SOURCE_STORE;
+    *(size_t *)ctx += why || source->kind != SOURCE_FOLDER;
 }
 
 static int open_folder(struct sources *s, struct zr_error *err)
@@ -572,10 +612,17 @@ static int open_root(struct sources *s, struct zr_error *err)
     struct stat st;
     if (stat(e->path, &st) == 0 && S_ISDIR(st.st_mode) && !read_stamp(e->path, &e->stamp))
         return open_folder(s, err);
-    e->source.kind = SOURCE_STORE;
+    bool is_archive = read_archive_stamp(e->path, &e->stamp);
+    e->source.kind = is_archive ? SOURCE_ARCHIVE : SOURCE_STORE;
     int code = open_reader(s, e, err);
     if (code != ZR_OK)
         return code;
+    if (is_archive) {
+        e->state = OPEN;
+        e->source.mtime = (struct timespec){.tv_sec = e->stamp.sec, .tv_nsec = e->stamp.nsec};
+        e->source.generation = (uint32_t)hash("", &e->stamp, 0);
+        return ZR_OK;
+    }
     const struct zr_info *info = &e->source.info;
     e->state = OPEN;
     e->source.mtime = (struct timespec){.tv_sec = info->mtime_sec, .tv_nsec = info->mtime_nsec};

@@ -20,12 +20,12 @@
 #include <stdint.h>
 #include <time.h>
 
+struct archive;
 struct classes;
 struct sources;
 
-/* An archive of leaves is to become a kind of its own here: SOURCE_STORE is one
- * array of records, and everything that asks for it says so. */
-enum source_kind { SOURCE_FOLDER, SOURCE_STORE };
+/* SOURCE_STORE is one array of records, and everything that asks for it says so. */
+enum source_kind { SOURCE_FOLDER, SOURCE_STORE, SOURCE_ARCHIVE };
 
 struct source {
     /* Constant from the start. */
@@ -46,6 +46,9 @@ struct source {
     uint64_t shard_count;
 
     struct classes *classes; /* classes.c, under its lock */
+
+    /* Of an archive that was ever held: open until the end. */
+    struct archive *archive;
 };
 
 struct sources_options {
@@ -62,7 +65,7 @@ int sources_new(struct sources **out, const struct sources_options *options, str
 void sources_free(struct sources *s);
 
 struct source *sources_root(struct sources *s); /* not a hold; lives as long as s */
-bool sources_is_lone(const struct sources *s);  /* the root is a store */
+bool sources_is_lone(const struct sources *s);  /* the root is a store or archive */
 
 /* The source of that place, held: its reader is open until source_release.  NULL when
  * there is none any more. */
