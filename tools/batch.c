@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The payload of a source, in pieces of bounded size.  Everything is read with
+ * The payload of a source, in pieces of bounded size.  Files are read with
  * pread: a source that shrinks meanwhile is an error, not a signal.  Fortran
  * order becomes C order (fortran.c); byte order is kept, since the dtype says it.
  */
@@ -67,6 +67,23 @@ static int read_rows(const struct npy_file *f, const char *name, const struct ro
                         rows->data_off + rows->first * row_nbytes);
 }
 
+/* Fewer than *count only at the end of a stream. */
+static int take_rows(struct source *s, uint64_t first, uint64_t *count, unsigned char *dst)
+{
+    if (s->stream)
+        return stream_read(s, first, count, dst);
+    struct npy_file f = {s->fd, s->npy};
+    struct rows rows = {.itemsize = s->npy.itemsize,
+                        .ndim = s->ndim,
+                        .shape = s->shape,
+                        .row_items = s->row_nbytes / s->npy.itemsize,
+                        .total_rows = s->record_count,
+                        .first = first,
+                        .count = *count,
+                        .data_off = s->npy.data_off};
+    return read_rows(&f, s->path, &rows, dst);
+}
+
 static void add_row_items(const struct source *s, struct batch *b)
 {
     for (uint64_t i = 0; i < b->count; i++)
@@ -88,16 +105,7 @@ static int fill_rows(struct source *s, uint64_t first, size_t max_nbytes, struct
         status = reserve_items(b);
     if (status)
         return status;
-    struct npy_file f = {s->fd, s->npy};
-    struct rows rows = {.itemsize = s->npy.itemsize,
-                        .ndim = s->ndim,
-                        .shape = s->shape,
-                        .row_items = s->row_nbytes / s->npy.itemsize,
-                        .total_rows = s->record_count,
-                        .first = first,
-                        .count = count,
-                        .data_off = s->npy.data_off};
-    status = read_rows(&f, s->path, &rows, b->data);
+    status = take_rows(s, first, &count, b->data);
     b->count = count;
     b->used_nbytes = count * s->row_nbytes;
     if (!status && s->ragged)

@@ -34,7 +34,7 @@ static int cat(const char *path, uint64_t id)
         diag("a .npy is not written to a terminal: send it to a file or a program");
         return EXIT_FAILED;
     }
-    int status = open_store(&r, path);
+    int status = open_store(&r, path, NULL);
     if (status)
         return status;
     status = write_record(r, id);

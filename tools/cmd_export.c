@@ -185,7 +185,7 @@ static int write_output(struct job *j, const char *dest, bool quiet)
 
 static int export(struct job *j, const char *dest, bool quiet)
 {
-    int status = open_store(&j->reader, j->store);
+    int status = open_store(&j->reader, j->store, NULL);
 
     if (status)
         return status;

@@ -141,7 +141,7 @@ static int info(const char *path, bool json)
 {
     struct zr_reader *r;
     struct summary sum = {0};
-    int status = open_store(&r, path);
+    int status = open_store(&r, path, NULL);
 
     if (status)
         return status;

@@ -96,7 +96,7 @@ static int list(const char *path, struct selection *s, bool with_details)
 {
     struct zr_reader *r;
     struct zr_info info;
-    int status = open_store(&r, path);
+    int status = open_store(&r, path, NULL);
 
     if (status)
         return status;

@@ -17,7 +17,7 @@ static int train_store(const char *path, int tier, void **dict, size_t *dict_nby
 {
     struct zr_reader *r;
     struct zr_error err;
-    int status = open_store(&r, path);
+    int status = open_store(&r, path, NULL);
 
     if (status)
         return status;

@@ -125,8 +125,12 @@ static int verify(const char *path, bool quiet)
         return verify_file(path, quiet);
 
     /* Not open_store: what opening warns of, zr_verify reports as a finding. */
-    if (zr_reader_open(&r, path, NULL, &err) != ZR_OK)
-        return fail(&err);
+    if (zr_reader_open(&r, path, NULL, &err) != ZR_OK) {
+        fail(&err);
+        if (err.code == ZR_E_FORMAT)
+            hint_no_store(path);
+        return EXIT_FAILED;
+    }
     int status = verify_open(r, path, quiet);
     zr_reader_close(r);
     return status;

@@ -154,14 +154,26 @@ const char *record_name(uint64_t id, uint64_t length, char *buf)
     return buf;
 }
 
+double seconds_since(const struct timespec *start)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) / 1e9;
+}
+
 /* ---------------------------------------------------------------- stores and files */
 
-int open_store(struct zr_reader **r, const char *path)
+int open_store(struct zr_reader **r, const char *path, const struct zr_reader_options *options)
 {
     struct zr_error err;
 
-    if (zr_reader_open(r, path, NULL, &err) != ZR_OK)
-        return fail(&err);
+    if (zr_reader_open(r, path, options, &err) != ZR_OK) {
+        fail(&err);
+        if (err.code == ZR_E_FORMAT)
+            hint_no_store(path);
+        return EXIT_FAILED;
+    }
     if (zr_reader_warning(*r))
         diag("warning: %s", zr_reader_warning(*r));
     return 0;

@@ -127,3 +127,17 @@ void output_discard(struct output *o)
     free(o->temporary);
     o->temporary = NULL;
 }
+
+void output_remove_folder(const char *path)
+{
+    char *hidden = temporary_template(path);
+
+    /* Gone from its name at once; what a kill leaves is a hidden folder. */
+    if (hidden && mkdtemp(hidden)) {
+        const char *where = rename(path, hidden) == 0 ? hidden : path;
+        empty_folder(where);
+        rmdir(hidden);
+        rmdir(path);
+    }
+    free(hidden);
+}

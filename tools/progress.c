@@ -15,11 +15,6 @@
 
 static bool on_screen;
 
-static double seconds_between(const struct timespec *a, const struct timespec *b)
-{
-    return (double)(b->tv_sec - a->tv_sec) + (double)(b->tv_nsec - a->tv_nsec) / 1e9;
-}
-
 static int terminal_columns(void)
 {
     struct winsize size;
@@ -62,18 +57,24 @@ static void draw(const struct progress *p, double share, double elapsed)
     on_screen = true;
 }
 
+static void draw_count(const struct progress *p, uint64_t done)
+{
+    char size[SIZE_TEXT_MAX];
+
+    fprintf(stderr, "\r\033[K%s %s", p->label, size_text(done, size));
+    fflush(stderr);
+    on_screen = true;
+}
+
 void progress_update(struct progress *p, uint64_t done)
 {
-    struct timespec now;
-
-    if (!p->shown)
+    if (!p->shown || seconds_since(&p->drawn) < REDRAW_SECONDS)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (seconds_between(&p->drawn, &now) < REDRAW_SECONDS)
-        return;
-    p->drawn = now;
-    draw(p, done < p->total ? (double)done / (double)p->total : 1,
-         seconds_between(&p->start, &now));
+    clock_gettime(CLOCK_MONOTONIC, &p->drawn);
+    if (p->total == PROGRESS_UNKNOWN)
+        draw_count(p, done);
+    else
+        draw(p, done < p->total ? (double)done / (double)p->total : 1, seconds_since(&p->start));
 }
 
 void progress_end(struct progress *p)

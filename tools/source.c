@@ -27,29 +27,42 @@ int refuse(const char *name, const char *reason)
     return EXIT_FAILED;
 }
 
-static int read_header(int fd, const char *name, uint64_t file_nbytes, struct zr_npy *npy)
+/* The header is longer than the first bytes that were read. */
+static int read_long_header(int fd, const char *name, uint64_t off, uint64_t nbytes,
+                            struct zr_npy *npy)
 {
-    unsigned char first[HEADER_FIRST_NBYTES];
-    struct zr_error err;
-    int64_t n = read_at(fd, first, sizeof first, 0);
-
-    if (n < 0)
-        return fail_errno(name);
-    int code = zr_npy_parse(first, (size_t)n, file_nbytes, name, npy, &err);
-    if (code != ZR_E_BUFFER)
-        return code == ZR_OK ? 0 : fail(&err);
     size_t needed = npy->data_off;
+    struct zr_error err;
+
     if (needed > HEADER_MAX_NBYTES)
         return refuse(name, "its .npy header is unreasonably long");
     void *whole = malloc(needed);
     if (!whole)
         return fail_nomem();
-    n = read_at(fd, whole, needed, 0);
-    code = n < 0 ? ZR_E_IO : zr_npy_parse(whole, (size_t)n, file_nbytes, name, npy, &err);
+    int64_t n = read_at(fd, whole, needed < nbytes ? needed : nbytes, off);
+    int code = n < 0 ? ZR_E_IO : zr_npy_parse(whole, (size_t)n, nbytes, name, npy, &err);
     free(whole);
     if (n < 0)
         return fail_errno(name);
     return code == ZR_OK ? 0 : fail(&err);
+}
+
+int read_npy_header(int fd, const char *name, uint64_t off, uint64_t nbytes, struct zr_npy *npy)
+{
+    unsigned char first[HEADER_FIRST_NBYTES];
+    struct zr_error err;
+    int64_t n = read_at(fd, first, nbytes < sizeof first ? nbytes : sizeof first, off);
+
+    if (n < 0)
+        return fail_errno(name);
+    int code = zr_npy_parse(first, (size_t)n, nbytes, name, npy, &err);
+    int status = code == ZR_OK ? 0 : EXIT_FAILED;
+    if (code == ZR_E_BUFFER)
+        status = read_long_header(fd, name, off, nbytes, npy);
+    else if (status)
+        fail(&err);
+    npy->data_off += off;
+    return status;
 }
 
 int open_npy(struct npy_file *f, int dir_fd, const char *file, const char *name)
@@ -65,7 +78,7 @@ int open_npy(struct npy_file *f, int dir_fd, const char *file, const char *name)
     else if (!S_ISREG(st.st_mode))
         status = refuse(name, "not a regular file");
     else
-        status = read_header(f->fd, name, (uint64_t)st.st_size, &f->npy);
+        status = read_npy_header(f->fd, name, 0, (uint64_t)st.st_size, &f->npy);
     if (status)
         close(f->fd);
     return status;
@@ -113,7 +126,8 @@ static int describe_rows(struct source *s)
 static int open_single(struct source *s, enum shape_choice choice)
 {
     struct npy_file f = {0};
-    int status = open_npy(&f, AT_FDCWD, s->path, s->path);
+    int status = is_npz(s->path) ? open_npz(s, s->path, &f)
+                                 : open_npy(&f, AT_FDCWD, s->path, s->path);
 
     if (status)
         return status;
@@ -271,9 +285,10 @@ int source_open(struct source *s, const char *path, enum shape_choice choice)
     struct stat st;
 
     *s = (struct source){.path = path, .fd = -1};
-    if (stat(path, &st) != 0)
+    if (stat(path, &st) == 0)
+        s->folder = S_ISDIR(st.st_mode);
+    else if (!is_npz(path))
         return fail_errno(path);
-    s->folder = S_ISDIR(st.st_mode);
     if (s->folder && is_store(path))
         return refuse(path, "is a store, not a .npy or a folder of .npy");
     int status = s->folder ? open_folder(s, choice) : open_single(s, choice);
@@ -289,5 +304,7 @@ void source_close(struct source *s)
     for (size_t i = 0; i < s->name_count; i++)
         free(s->names[i]);
     free(s->names);
+    free(s->title);
+    zr_buffer_free(s->head);
     *s = (struct source){.fd = -1};
 }

@@ -28,8 +28,8 @@ struct command {
 };
 
 extern const struct command cmd_import, cmd_export, cmd_info, cmd_ls, cmd_cat, cmd_verify,
-    cmd_train_dict, cmd_mount, cmd_umount, cmd_ctl, cmd_pack, cmd_unpack, cmd_archive_info,
-    cmd_refresh_checksums;
+    cmd_train_dict, cmd_recode, cmd_bench, cmd_mount, cmd_umount, cmd_ctl, cmd_pack, cmd_unpack,
+    cmd_archive_info, cmd_refresh_checksums;
 
 /* ---------------------------------------------------------------- common.c */
 
@@ -58,8 +58,8 @@ bool parse_u64(const char *text, uint64_t *value);
 /* The same with an optional '-', inside min..max. */
 bool parse_int(const char *text, int min, int max, int *value);
 
-/* Opens a store and passes on its warning. */
-int open_store(struct zr_reader **r, const char *path);
+/* Opens a store and passes on its warning; options may be NULL. */
+int open_store(struct zr_reader **r, const char *path, const struct zr_reader_options *options);
 /* True for a directory with a meta.zr. */
 bool is_store(const char *path);
 /* "(3, 224, 224)" as Python writes it; buf holds SHAPE_TEXT_MAX. */
@@ -74,6 +74,8 @@ const char *record_name(uint64_t id, uint64_t length, char *buf);
 
 /* Complains when there is something at `path`. */
 int refuse_existing(const char *path);
+/* By CLOCK_MONOTONIC. */
+double seconds_since(const struct timespec *start);
 /* The whole of a file of at most max_nbytes; *data is released with
  * zr_buffer_free, also after a failure. */
 int read_file(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
@@ -88,6 +90,11 @@ void signals_catch(void);
 /* The signal that came, else 0. */
 int signals_pending(void);
 void signals_die_if_pending(void);
+
+/* ---------------------------------------------------------------- hint.c */
+
+/* Says what a path that is not a store is instead, and what takes it. */
+void hint_no_store(const char *path);
 
 /* ---------------------------------------------------------------- process.c */
 
@@ -107,6 +114,8 @@ struct progress {
     bool shown;
     struct timespec start, drawn;
 };
+/* total 0: no bar.  PROGRESS_UNKNOWN: how many bytes were done, without a bar. */
+#define PROGRESS_UNKNOWN UINT64_MAX
 void progress_begin(struct progress *p, const char *label, uint64_t total, bool quiet);
 void progress_update(struct progress *p, uint64_t done);
 void progress_end(struct progress *p);
@@ -148,5 +157,7 @@ int output_begin(struct output *o, const char *target, bool folder);
 int output_publish(struct output *o);
 /* Removes what was written; nothing after output_publish. */
 void output_discard(struct output *o);
+/* Removes a folder of plain files that had its name already. */
+void output_remove_folder(const char *path);
 
 #endif /* ZRECORD_TOOLS_H */

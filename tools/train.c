@@ -68,14 +68,14 @@ static int add_sample(struct samples *t, const struct zr_item *shape, const void
 }
 
 /* How many records to step over so that the budget covers the whole source. */
-static uint64_t sample_stride(const struct source *s, size_t budget_nbytes)
+static uint64_t sample_stride(const struct source *s, uint64_t count, size_t budget_nbytes)
 {
-    uint64_t mean = s->record_count ? s->data_nbytes / s->record_count : 0;
+    uint64_t mean = s->stream ? s->row_nbytes : count ? s->data_nbytes / count : 0;
 
     if (mean > SAMPLE_MAX_NBYTES)
         mean = SAMPLE_MAX_NBYTES;
     uint64_t wanted = budget_nbytes / (mean ? mean : 1);
-    return wanted ? (s->record_count + wanted - 1) / wanted : s->record_count;
+    return wanted ? (count + wanted - 1) / wanted : count;
 }
 
 static int collect_one(struct source *s, uint64_t id, struct batch *b, struct samples *t)
@@ -87,14 +87,15 @@ static int collect_one(struct source *s, uint64_t id, struct batch *b, struct sa
 
 static int collect(struct source *s, struct samples *t)
 {
-    uint64_t stride = sample_stride(s, t->budget_nbytes);
+    int status = s->stream ? stream_keep_head(s, t->budget_nbytes) : 0;
+    uint64_t count = s->stream ? s->head_count : s->record_count;
+    uint64_t stride = sample_stride(s, count, t->budget_nbytes);
     struct batch b = {0};
-    int status = 0;
 
     t->data = zr_buffer_alloc(t->budget_nbytes);
     if (!t->data)
         return fail_nomem();
-    for (uint64_t id = 0; !status && id < s->record_count && t->used_nbytes < t->budget_nbytes;
+    for (uint64_t id = 0; !status && id < count && t->used_nbytes < t->budget_nbytes;
          id += stride)
         status = collect_one(s, id, &b, t);
     batch_release(&b);

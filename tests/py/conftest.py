@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def zrecord_tool():
         )
 
     return run
+
+
+def peak_anonymous_mib(child):
+    """Waits for a process; the most memory, mapped files left out, that it was seen to hold."""
+    peak = 0
+    while child.poll() is None:
+        status = Path(f"/proc/{child.pid}/status").read_text()
+        peak = max([peak, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))])
+        time.sleep(0.001)
+    return peak / 1024
 
 
 def pytest_generate_tests(metafunc):
