@@ -107,7 +107,7 @@ static int run(int argc, char **argv)
 const struct command cmd_train_dict = {
     .name = "train-dict",
     .arguments = "SOURCE -o FILE",
-    .summary = "Train a zstd dictionary on a store, a .npy or a folder of .npy",
+    .summary = "Train a zstd dictionary on a store, .npy, .npz or a folder of .npy",
     .options = "  -o, --output FILE   where the dictionary goes; must not exist\n"
                "  --tier TIER         fast (32 KiB), balanced (128 KiB, default) or max (1 MiB)\n"
                "  -q, --quiet         no closing line\n"

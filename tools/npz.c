@@ -84,7 +84,7 @@ static int list_arrays(const struct zr_archive *a, uint64_t *count, uint64_t *in
         ++*count;
     }
     if (used >= LISTED_NBYTES)
-        strcpy(text + LISTED_NBYTES - 4, "...");
+        memcpy(text + LISTED_NBYTES - 4, "...", 4);
     return 0;
 }
 
@@ -247,7 +247,7 @@ static char *make_title(const struct zr_archive *a, uint64_t index, const char *
 static int open_in(const struct zr_archive *a, struct source *s, const char *file, const char *name,
                    struct npy_file *f)
 {
-    uint64_t index;
+    uint64_t index = 0;
     int status = find_member(a, file, name, &index);
 
     if (status)

@@ -20,6 +20,8 @@ static const struct command *const commands[] = {
     &cmd_cat,
     &cmd_verify,
     &cmd_train_dict,
+    &cmd_recode,
+    &cmd_bench,
     &cmd_mount,
     &cmd_umount,
     &cmd_ctl,

@@ -2,11 +2,12 @@
 """The command line as such: help, version, and every wrong usage ends in 2 with a reason."""
 
 import os
+import zipfile
 
 import numpy as np
 import pytest
 
-COMMANDS = ["import", "export", "info", "ls", "cat", "verify", "train-dict", "mount", "umount",
+COMMANDS = ["import", "export", "info", "ls", "cat", "verify", "train-dict", "recode", "bench", "mount", "umount",
             "pack", "unpack", "archive-info", "refresh-checksums"]
 
 
@@ -109,7 +110,7 @@ def test_wrong_usage(here, zrecord_tool, args, reason):
     assert sorted(os.listdir()) == ["a.npy", "s"]
 
 
-@pytest.mark.parametrize("args", [["info", "s"], ["info", "--json", "s"], ["ls", "s"], ["ls", "-l", "s"], ["cat", "s", "0"], ["--help"]])
+@pytest.mark.parametrize("args", [["info", "s"], ["info", "--json", "s"], ["ls", "s"], ["ls", "-l", "s"], ["cat", "s", "0"], ["bench", "--seconds", "0.05", "s"], ["--help"]])
 def test_a_full_standard_output_is_a_failure(here, zrecord_tool, args):
     import subprocess
 
@@ -119,3 +120,35 @@ def test_a_full_standard_output_is_a_failure(here, zrecord_tool, args):
         done = subprocess.run([BUILD / "zrecord", *args], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "standard output: No space left on device" in done.stderr
+
+
+NO_STORES = {
+    "a.npy": "zrecord import makes a store of it",
+    "arrays.npz": "zrecord import makes a store of it",
+    "tree": "holds stores, like tree/train/image",
+    "archive.tdz": "is a memmap archive (see zrecord archive-info, verify and unpack)",
+}
+
+
+@pytest.mark.parametrize("command", ["info", "ls", "cat", "verify", "export", "recode", "bench"])
+@pytest.mark.parametrize("path", NO_STORES)
+def test_what_is_not_a_store_is_told_by_what_it_is(here, zrecord_tool, command, path):
+    """Trees, archives and arrays get words about themselves, not only about what they are not."""
+    if command == "verify" and path != "tree":
+        return  # files are archives to verify
+    assert zrecord_tool("import", "-q", "a.npy", "tree/train/image").returncode == 0
+    np.savez("arrays.npz", np.zeros(3))
+    with zipfile.ZipFile("archive.tdz", "w") as archive:
+        archive.writestr("meta.json", "{}")
+    before = sorted(os.listdir())
+    done = zrecord_tool(command, path, *{"cat": ["0"], "export": ["x"], "recode": ["x"]}.get(command, []))
+    assert (done.returncode, done.stdout) == (1, "")
+    reason, hint = done.stderr.splitlines()
+    assert reason.startswith(f"zrecord: {command}: {path}: not a zrecord store")
+    assert hint.startswith(f"zrecord: {command}: {path}: ") and NO_STORES[path] in hint
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("command", ["import", "recode", "export", "pack", "unpack"])
+def test_help_of_long_work_names_quiet(zrecord_tool, command):
+    assert "--quiet" in zrecord_tool(command, "--help").stdout
