@@ -2,6 +2,7 @@
 """What every test file shares: where the built programs are, and the rule on skips."""
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ZRECORD_BUILD", REPO / "build")).resolve()
 CI = os.environ.get("CI") == "true"
+
+# A shell starts its background jobs with SIGINT ignored, which programs inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
