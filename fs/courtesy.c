@@ -3,8 +3,9 @@
  * The idle class for threads that answer, and the watcher over them (courtesy.h).
  *
  * The watcher counts what each seat serves.  A seat that serves nothing for a
- * period is either asleep, because nobody asks, or runnable and starved.  Then all
- * return to the normal class, for a time that doubles with each such event.
+ * period is either asleep, because nobody asks, or runnable and starved.  Then, or
+ * when the machine has more to do than CPUs, all return to the normal class, for a
+ * time that doubles with each such event.
  */
 #include "courtesy.h"
 
@@ -49,7 +50,8 @@ struct courtesy {
     pthread_t watcher;
     bool is_stopping;
     unsigned seat_count, joined_count, quiet_count;
-    int64_t normal_until; /* a penalty runs until then */
+    unsigned crowded_count; /* periods in a row with more work than CPUs */
+    int64_t normal_until;   /* a penalty runs until then */
     int64_t penalty_nsec;
     int64_t starved_nsec; /* when somebody did last */
     struct courtesy_seat *seats;
@@ -98,6 +100,30 @@ static bool is_waiting_for_cpu(const struct courtesy_seat *s)
     return end && end[1] == ' ' && end[2] == 'R';
 }
 
+/* How many tasks of the whole machine want a CPU now; 0 where that cannot be read. */
+static long runnable_count(void)
+{
+    char text[128];
+    int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    ssize_t nbytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (nbytes <= 0)
+        return 0;
+    text[nbytes] = '\0';
+    const char *field = text; /* "0.20 0.18 0.12 RUNNABLE/ALL LAST" */
+    for (int i = 0; field && i < 3; i++)
+        field = strchr(field + 1, ' ');
+    return field ? strtol(field, NULL, 10) : 0;
+}
+
+/* There is more to do than there are CPUs: then stepping aside means being late.  A seat
+ * and its reader are busy in turn, and count once; the watcher does not. */
+static bool is_crowded(unsigned active_count)
+{
+    return runnable_count() - 1 - (long)active_count > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static void punish(struct courtesy *c, int64_t now)
 {
     bool is_new = now - c->starved_nsec > GOOD_NSEC + c->penalty_nsec;
@@ -126,13 +152,15 @@ static bool look_at(struct courtesy_seat *s, bool *is_starved)
 /* One period. */
 static void look(struct courtesy *c, int64_t now)
 {
-    bool is_any_active = false, is_starved = false;
+    bool is_starved = false;
+    unsigned active_count = 0;
     for (unsigned i = 0; i < c->joined_count; i++)
-        is_any_active |= look_at(&c->seats[i], &is_starved);
-    c->quiet_count = is_any_active ? 0 : c->quiet_count + 1;
-    if (is_starved)
+        active_count += look_at(&c->seats[i], &is_starved);
+    c->quiet_count = active_count ? 0 : c->quiet_count + 1;
+    c->crowded_count = active_count && is_crowded(active_count) ? c->crowded_count + 1 : 0;
+    if (is_starved || c->crowded_count >= STUCK_PERIODS)
         punish(c, now);
-    else if (now >= c->normal_until)
+    else if (now >= c->normal_until && c->crowded_count == 0)
         place_all(c, true);
 }
 
