@@ -2,6 +2,7 @@
 """The same records in every form that can be mounted, and how each is mounted and unmounted."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -97,12 +98,18 @@ def uring(enabled):
     if not ENABLE_URING.exists() or os.geteuid() != 0:
         yield
         return
-    before = ENABLE_URING.read_text()
-    ENABLE_URING.write_text("Y" if enabled else "N")
-    try:
-        yield
-    finally:
-        ENABLE_URING.write_text(before)
+    with open(ENABLE_URING) as file:  # tests lock it as well while they want it otherwise
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before = file.read().strip()
+        except BlockingIOError:
+            before = "N"
+        fcntl.flock(file, fcntl.LOCK_SH)
+        ENABLE_URING.write_text("Y" if enabled else "N")
+        try:
+            yield
+        finally:
+            ENABLE_URING.write_text(before)
 
 
 class Peer:
