@@ -62,10 +62,25 @@ static void index_rows(struct archive *a)
     a->first_row[a->tree->leaf_count] = row;
 }
 
+bool archive_is_writable(const struct source *source)
+{
+    return source->archive && source->archive->writable;
+}
+
+static void refresh_checksums(const struct archive *a)
+{
+    struct zr_error err;
+    if (zr_archive_refresh(a->path, NULL, NULL, &err) != ZR_OK)
+        report(LOG_ERR, "%s", err.message);
+}
+
 void archive_close(struct archive *a)
 {
     if (!a)
         return;
+    if (atomic_load(&a->written))
+        refresh_checksums(a);
+    free(a->path);
     zr_archive_tree_free(a->tree);
     zr_archive_close(a->file);
     free(a->owners);
@@ -99,13 +114,53 @@ static bool index_members(struct archive *a)
     return true;
 }
 
-int archive_open(struct archive **out, const char *path, struct zr_error *err)
+/* All leaves or none: NULL, or the first that cannot be written through. */
+static const struct zr_archive_leaf *fixed_leaf(const struct archive *a)
+{
+    for (size_t i = 0; i < a->tree->leaf_count; i++) {
+        const struct zr_archive_leaf *leaf = leaf_at(a, i);
+        if (leaf->is_nested || (!leaf->data && leaf->member != ZR_NO_MEMBER))
+            return leaf;
+    }
+    return NULL;
+}
+
+static int open_file(struct archive *a, const char *path, struct zr_error *err)
+{
+    int mode = a->writable ? ZR_ARCHIVE_WRITE : ZR_ARCHIVE_COPY;
+    int code = zr_archive_open(&a->file, path, mode, err);
+    return code == ZR_OK ? zr_archive_tree(a->file, NULL, 0, &a->tree, err) : code;
+}
+
+/* Read-only where it cannot be otherwise: mount(8) asks for rw unless told not to. */
+static int open_as_possible(struct archive *a, const char *path, bool writable,
+                            struct zr_error *err)
+{
+    a->writable = writable;
+    int code = open_file(a, path, err);
+    const struct zr_archive_leaf *fixed = writable && code == ZR_OK ? fixed_leaf(a) : NULL;
+    if (!writable || (code == ZR_OK && !fixed))
+        return code;
+    if (fixed)
+        report(LOG_WARNING, "%s: mounted read-only: leaf %s cannot be written through", path,
+               fixed->path);
+    else
+        report(LOG_WARNING, "mounted read-only: %s", err ? err->message : path);
+    zr_archive_tree_free(a->tree);
+    zr_archive_close(a->file);
+    a->tree = NULL;
+    a->file = NULL;
+    a->writable = false;
+    return open_file(a, path, err);
+}
+
+int archive_open(struct archive **out, const char *path, bool writable, struct zr_error *err)
 {
     struct archive *a = calloc(1, sizeof *a);
     *out = NULL;
-    int code = a ? zr_archive_open(&a->file, path, ZR_ARCHIVE_COPY, err) : ZR_E_NOMEM;
-    if (code == ZR_OK)
-        code = zr_archive_tree(a->file, NULL, 0, &a->tree, err);
+    if (a)
+        a->path = strdup(path);
+    int code = a && a->path ? open_as_possible(a, path, writable, err) : ZR_E_NOMEM;
     if (code == ZR_OK) {
         a->owners = calloc(a->tree->leaf_count + 1, sizeof(struct zr_archive_level *));
         a->parents = calloc(a->tree->level_count + 1, sizeof *a->parents);
@@ -371,7 +426,58 @@ static int meta_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
     return 0;
 }
 
+/* ---------------------------------------------------------------- writing
+ * Straight into the mapping.  A page that the kernel writes back may hold bytes of the
+ * header, which must be those that are there. */
+
+static int write_part(const struct node *node, size_t leaf_index, bool is_row, uint64_t row,
+                      const char *buf, size_t nbytes, uint64_t off)
+{
+    struct archive *a = node->source->archive;
+    const struct zr_archive_leaf *leaf = leaf_at(a, leaf_index);
+    uint8_t header[ZR_NPY_MAX_HEADER_NBYTES];
+    size_t header_nbytes = npy_header(leaf, is_row, header);
+    uint64_t payload_nbytes = is_row ? leaf->nbytes / leaf->shape[0] : leaf->nbytes;
+    if (!a->writable || !leaf->data)
+        return EROFS;
+    if (off > header_nbytes + payload_nbytes || nbytes > header_nbytes + payload_nbytes - off)
+        return EFBIG; /* its size is that of its shape */
+    size_t head = off < header_nbytes ? (size_t)(header_nbytes - off) : 0;
+    head = head < nbytes ? head : nbytes;
+    if (head && memcmp(header + off, buf, head) != 0)
+        return EPERM;
+    if (nbytes == head)
+        return 0;
+    allow_sigbus();
+    memcpy((uint8_t *)leaf->data + row * payload_nbytes + (off + head - header_nbytes), buf + head,
+           nbytes - head);
+    atomic_store(&a->written, true);
+    return zr_archive_intact(a->file) ? 0 : EIO;
+}
+
+static int leaf_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes,
+                      off_t off)
+{
+    (void)fs;
+    return write_part(node, node->id, false, 0, buf, nbytes, (uint64_t)off);
+}
+
+static int row_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes,
+                     off_t off)
+{
+    (void)fs;
+    const struct archive *a = node->source->archive;
+    size_t leaf = leaf_of_row(a, node->id);
+    return write_part(node, leaf, true, node->id - a->first_row[leaf], buf, nbytes, (uint64_t)off);
+}
+
 /* ---------------------------------------------------------------- attributes */
+
+static void allow_writes(const struct fs *fs, const struct node *node, struct stat *st)
+{
+    if (node->source->archive->writable)
+        st->st_mode |= 0200 & ~fs->options->umask;
+}
 
 static int meta_attr(struct fs *fs, const struct node *node, struct stat *st)
 {
@@ -384,6 +490,7 @@ static int leaf_attr(struct fs *fs, const struct node *node, struct stat *st)
     uint8_t header[ZR_NPY_MAX_HEADER_NBYTES];
     const struct zr_archive_leaf *leaf = leaf_at(node->source->archive, node->id);
     node_file_attr(fs, node, npy_header(leaf, false, header) + leaf->nbytes, st);
+    allow_writes(fs, node, st);
     return 0;
 }
 
@@ -393,6 +500,7 @@ static int row_attr(struct fs *fs, const struct node *node, struct stat *st)
     const struct archive *a = node->source->archive;
     const struct zr_archive_leaf *leaf = leaf_at(a, leaf_of_row(a, node->id));
     node_file_attr(fs, node, npy_header(leaf, true, header) + leaf->nbytes / leaf->shape[0], st);
+    allow_writes(fs, node, st);
     return 0;
 }
 
@@ -612,6 +720,7 @@ static const struct node_kind node_leaf = {
     .attr = leaf_attr,
     .read = leaf_read,
     .decode = leaf_decode,
+    .write = leaf_write,
 };
 
 static const struct node_kind node_row = {
@@ -621,4 +730,10 @@ static const struct node_kind node_row = {
     .parent = row_parent,
     .attr = row_attr,
     .read = row_read,
+    .write = row_write,
 };
+
+bool archive_is_part(const struct node *node)
+{
+    return node->kind == &node_leaf || node->kind == &node_row;
+}

@@ -10,6 +10,8 @@
 #include "node.h"
 #include "tree.h"
 
+#include <stdatomic.h>
+
 /* What a source that is an archive knows of it. */
 struct archive {
     struct zr_archive *file;
@@ -17,11 +19,18 @@ struct archive {
     const struct zr_archive_level **owners; /* by leaf: its level */
     size_t *parents;                        /* by level: the one above */
     uint64_t *first_row;                    /* by leaf, and the end: of rows that have files */
-    uint32_t *leaf_of, *level_of;           /* by member: which one has it, + 1; 0: none */
+    char *path;
+    bool writable;                /* writes reach the file */
+    atomic_bool written;          /* some did: checksums are refreshed at the end */
+    uint32_t *leaf_of, *level_of; /* by member: which one has it, + 1; 0: none */
 };
 
 /* Opens path.  0 or a code, with the reason in err. */
-int archive_open(struct archive **out, const char *path, struct zr_error *err);
+int archive_open(struct archive **out, const char *path, bool writable, struct zr_error *err);
+/* Whether the source is an archive whose leaves can be written. */
+bool archive_is_writable(const struct source *source);
+/* Whether it is a leaf or a row of an archive. */
+bool archive_is_part(const struct node *node);
 /* Takes NULL. */
 void archive_close(struct archive *a);
 /* The highest number that a node of it has. */

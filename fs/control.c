@@ -391,8 +391,10 @@ static int text_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
     return 0;
 }
 
-static int text_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes)
+static int text_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes,
+                      off_t off)
 {
+    (void)off; /* each write is lines of its own */
     return commands_run_lines(fs, node->source, buf, nbytes);
 }
 

@@ -10,6 +10,7 @@
  */
 #include "loop.h"
 #include "mountpoint.h"
+#include "archive.h"
 #include "ops.h"
 #include "service.h"
 #include "transport.h"
@@ -89,6 +90,7 @@ static int open_source(struct mount *m, const char *mountpoint)
         .mountpoint = mountpoint,
         .checksums = m->options.checksums,
         .shard_length = m->options.shard_length,
+        .writable = m->options.writable_leaves,
     };
     if (sources_new(&m->fs.sources, &options, &err) != ZR_OK) {
         report(LOG_ERR, "%s", err.message);
@@ -163,8 +165,9 @@ static struct fuse_session *new_session(struct mount *m)
     char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
     escape(sources_root(m->fs.sources)->path, source, sizeof source);
     snprintf(list, sizeof list, "%s,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s",
-             m->options.writable_control ? "rw" : "ro", source,
-             m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
+             m->options.writable_control || archive_is_writable(sources_root(m->fs.sources)) ? "rw"
+                                                                                             : "ro",
+             source, m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
              m->options.kernel);
     char *argv[] = {"zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(m->options.debug ? 4 : 3, argv);

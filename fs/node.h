@@ -73,7 +73,7 @@ struct node_kind {
     int (*decode)(struct fs *fs, const struct node *node, uint64_t part, struct cache_bytes *out,
                   struct zr_error *err);
     /* 0 or an errno; NULL where nothing can be written: EROFS. */
-    int (*write)(struct fs *fs, const struct node *node, const char *buf, size_t nbytes);
+    int (*write)(struct fs *fs, const struct node *node, const char *buf, size_t nbytes, off_t off);
     /* A command, whose answer replaces it in ctl.  NULL: ENOTTY. */
     void (*command)(struct fs *fs, const struct node *node, bool is_owner,
                     struct zr_mount_ctl *ctl);

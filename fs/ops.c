@@ -16,6 +16,8 @@
  */
 #include "ops.h"
 
+#include "archive.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -163,7 +165,18 @@ static bool is_writable(struct fs *fs, fuse_ino_t ino)
     struct node node;
     if (node_resolve(fs, ino, &node) != 0)
         return false;
-    bool is = node.kind->write != NULL;
+    bool is = node.kind->write && (!archive_is_part(&node) || archive_is_writable(node.source));
+    node_release(fs, &node);
+    return is;
+}
+
+/* Of a leaf or row: its pages are what the archive holds. */
+static bool is_part(struct fs *fs, fuse_ino_t ino)
+{
+    struct node node;
+    if (node_resolve(fs, ino, &node) != 0)
+        return false;
+    bool is = archive_is_part(&node);
     node_release(fs, &node);
     return is;
 }
@@ -177,8 +190,10 @@ static void open_checked(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
         fuse_reply_err(req, EROFS);
         return;
     }
-    fi->keep_cache = !writes;
-    fi->direct_io = writes; /* what is written is not what is read */
+    /* A leaf may have been written by way of its rows, and the reverse. */
+    bool part = is_part(fs_of(req), ino);
+    fi->keep_cache = !writes && !part;
+    fi->direct_io = writes && !part; /* what is written is not what is read */
     fuse_reply_open(req, fi);
 }
 
@@ -265,13 +280,13 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg
 /* ---------------------------------------------------------------- writes
  * Only with control=rw. */
 
-static int write_node(struct fs *fs, fuse_ino_t ino, const char *buf, size_t nbytes)
+static int write_node(struct fs *fs, fuse_ino_t ino, const char *buf, size_t nbytes, off_t off)
 {
     struct node node;
     int failure = node_resolve(fs, ino, &node);
     if (failure)
         return failure;
-    failure = node.kind->write ? node.kind->write(fs, &node, buf, nbytes) : EROFS;
+    failure = node.kind->write ? node.kind->write(fs, &node, buf, nbytes, off) : EROFS;
     node_release(fs, &node);
     return failure;
 }
@@ -280,8 +295,8 @@ static int write_node(struct fs *fs, fuse_ino_t ino, const char *buf, size_t nby
 static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
                      struct fuse_file_info *fi)
 {
-    (void)off, (void)fi;
-    int failure = write_node(fs_of(req), ino, buf, size);
+    (void)fi;
+    int failure = write_node(fs_of(req), ino, buf, size, off);
     if (failure)
         fuse_reply_err(req, failure);
     else
@@ -296,7 +311,10 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
     (void)attr;
     const int times = FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_CTIME;
     bool truncates = (to_set & FUSE_SET_ATTR_SIZE) && !(to_set & ~(FUSE_SET_ATTR_SIZE | times));
-    if (truncates && is_writable(fs_of(req), ino))
+    struct fs *fs = fs_of(req);
+    if (truncates && is_part(fs, ino))
+        fuse_reply_err(req, EPERM); /* its size is that of its shape */
+    else if (truncates && is_writable(fs, ino))
         op_getattr(req, ino, fi);
     else
         fuse_reply_err(req, EROFS);
@@ -508,7 +526,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* Records lie in memory: splicing them costs more than copying. */
     want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
     want(conn, FUSE_CAP_IOCTL_DIR, false);
-    fs->kernel_opens = (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control;
+    fs->kernel_opens = (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control &&
+                       !archive_is_writable(sources_root(fs->sources));
     fs->kernel_opens_dirs = conn->want & FUSE_CAP_NO_OPENDIR_SUPPORT;
     conn->max_background = 64;
     conn->congestion_threshold = 48;

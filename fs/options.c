@@ -57,6 +57,9 @@ static const char HELP[] =
     "                           file is open (default: never)\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
+    "     rw                    an archive mounted by itself, uncompressed: writes to\n"
+    "                           leaves and rows reach it, its checksums follow when it\n"
+    "                           is unmounted\n"
     "     control=ro|rw         rw: .control takes commands that are written to it, at\n"
     "                           the price of more messages (zrecord ctl needs neither)\n"
     "     show_control          list .control and .views too (they can always be opened)\n"
@@ -284,8 +287,8 @@ static const char *const KERNEL_WORDS[] = {
     "nodiratime", "norelatime", "strictatime", "nostrictatime", "dirsync", "sync", "async",
 };
 
-/* rw among them: mount(8) adds it unless told otherwise, and the mount is
- * read-only in any case. */
+/* rw among them: mount(8) adds it unless told otherwise, and only an archive by
+ * itself has anything to write. */
 static const char *const IGNORED_WORDS[] = {
     "ro",     "rw",       "defaults",   "auto",     "noauto",     "user",     "nouser",
     "users",  "nousers",  "owner",      "noowner",  "group",      "nogroup",  "_netdev",
@@ -324,6 +327,8 @@ static int add_kernel_word(struct options *o, const char *word)
 /* One word of an -o list; changes it in place. */
 static int apply_word(struct options *o, char *word)
 {
+    if (strcmp(word, "rw") == 0 || strcmp(word, "ro") == 0)
+        o->writable_leaves = word[1] == 'w';
     if (word[0] == '\0' || is_ignored(word))
         return 0;
     if (IS_WORD(word, KERNEL_WORDS))

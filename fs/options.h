@@ -33,6 +33,7 @@ struct options {
     unsigned timeout_sec;  /* unmount after so long without a request; 0 never */
     int prefetch;          /* records ahead of a reader; WARM_AUTO, WARM_OFF */
     bool writable_control; /* control=rw */
+    bool writable_leaves;  /* rw: of an archive, where it allows that */
     bool preview;
     const char *classes; /* the stream whose labels make folders, or NULL */
     uint64_t cache_nbytes;

@@ -103,7 +103,7 @@ static bool is_same(const struct entry *e, const struct zr_info *info)
 static int open_archive(const struct sources *s, struct entry *e, struct zr_error *err)
 {
     struct archive *a;
-    int code = archive_open(&a, e->path, err);
+    int code = archive_open(&a, e->path, s->options.writable && e == s->root, err);
     if (code == ZR_OK && archive_max_index(a) > tree_max_length(e == s->root)) {
         archive_close(a);
         return fail(err, ZR_E_TOO_LARGE, e->path,

@@ -56,6 +56,7 @@ struct sources_options {
     const char *mountpoint; /* absolute; never entered */
     bool checksums;
     uint64_t shard_length; /* 0: not sharded */
+    bool writable;         /* the root, if it is an archive that allows it */
 };
 
 /* Opens the root: a store, or a folder that holds some, which is looked for.

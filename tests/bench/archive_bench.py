@@ -232,7 +232,8 @@ class Bench:
         works = {n: lambda n=n, f=f: f(source, self.folder / f"{n}.tdz") for n, f in packs.items()}
         clean = lambda: [(self.folder / f"{n}.tdz").unlink(missing_ok=True) for n in packs]  # noqa: E731
         self.note("pack", "pack 2000 leaves", race(works, self.rounds, clean))
-        for name in packs:
+        for name, pack in packs.items():
+            pack(source, self.folder / f"{name}.tdz")
             check(name, zrecord.load_archive(self.folder / f"{name}.tdz"), tree)
         out = self.folder / "out"
         works = {n: lambda f=f: f(self.folder / f"{THEIRS}.tdz", out) for n, f in unpacks.items()}

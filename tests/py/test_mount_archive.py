@@ -149,3 +149,70 @@ def test_many_leaves_in_one_level(tmp_path):
         assert len(names) == len(set(names)) == count + 1
         for i in (0, 777, count - 1):
             assert np.load(m.path / f"k{i}.npy").tolist() == [i, i]
+
+
+# ---------------------------------------------------------------- writing
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return zrecord.save_archive(TREE, tmp_path / "a.tdz", batch_size=7)
+
+
+def test_writes_reach_the_archive_and_its_checksums(plain, tmp_path):
+    with mounted(plain, tmp_path / "m", "-o", "rw") as m:
+        check_files(m.path, plain)
+        leaf = np.load(m.path / "image.npy", mmap_mode="r+")
+        leaf[3] = 77
+        leaf.flush()
+        del leaf
+        row = np.load(m.path / "n" / "x" / "00000005.npy", mmap_mode="r+")
+        row[...] = -1.5
+        row.flush()
+        del row
+        with open(m.path / "odd%20key%2F.npy", "r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(np.int32(-9).tobytes())
+        assert (np.load(m.path / "image" / "00000003.npy") == 77).all()
+        assert np.load(m.path / "n" / "x.npy")[5] == -1.5
+    tree = zrecord.load_archive(plain, checksums=True)
+    assert (tree["image"][3] == 77).all() and np.array_equal(tree["image"][4:], TREE["image"][4:])
+    assert tree["n"]["x"].tolist() == [0, 1, 2, 3, 4, -1.5, 6] and tree["odd key/"][-1] == -9
+    assert zrecord.verify_archive(plain).ok and zipfile.ZipFile(plain).testzip() is None
+
+
+def test_only_payloads_can_be_written(plain, tmp_path):
+    before = plain.read_bytes()
+    with mounted(plain, tmp_path / "m", "-o", "rw") as m:
+        path = m.path / "image.npy"
+        with pytest.raises(OSError) as caught:
+            path.write_bytes(b"short")
+        assert caught.value.errno == errno.EPERM
+        with open(path, "r+b", buffering=0) as file:
+            with pytest.raises(OSError) as caught:
+                os.pwrite(file.fileno(), b"X", 0)
+            assert caught.value.errno == errno.EPERM
+            with pytest.raises(OSError) as caught:
+                os.pwrite(file.fileno(), b"XX", os.path.getsize(path) - 1)
+            assert caught.value.errno == errno.EFBIG
+        for action in (
+            lambda: (m.path / "meta.json").write_text("{}"),
+            lambda: (m.path / "new").write_text("x"),
+            lambda: path.unlink(),
+            lambda: path.rename(m.path / "other.npy"),
+            lambda: path.chmod(0o600),
+        ):
+            with pytest.raises(OSError) as caught:
+                action()
+            assert caught.value.errno == errno.EROFS
+    assert plain.read_bytes() == before
+
+
+def test_what_cannot_be_written_through_is_mounted_read_only(tmp_path):
+    path = zrecord.save_archive(TREE, tmp_path / "a.tdz", batch_size=7, compression="deflate")
+    with mounted(path, tmp_path / "m", "-o", "rw") as m:
+        check_files(m.path, path)
+        with pytest.raises(OSError) as caught:
+            open(m.path / "image.npy", "r+b")
+        assert caught.value.errno == errno.EROFS
+        assert "read-only: leaf" in m.log
