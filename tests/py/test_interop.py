@@ -477,7 +477,7 @@ def test_sequential_samplers_agree(loaderx):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(0, 1, 0), (1, 0, 0), (1, 1, 3), (1, 1, 0, -1), (2**64, 1, 0), (1.0, 1, 0), ("1", 1, 0)],
+    [(0, 1, 0), (1, 0, 0), (1, 1, 4), (1, 1, 0, -1), (2**64, 1, 0), (1.0, 1, 0), ("1", 1, 0)],
     ids=repr,
 )
 def test_samplers_refuse_the_same(loaderx, arguments):
