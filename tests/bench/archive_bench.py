@@ -260,9 +260,14 @@ class Bench:
         """What grows with the number of leaves of 512 bytes; and one leaf of them by its path."""
         for count in (10, 100, 1000, 10_000, 100_000):
             tree = small(count, count * 512, max(1, count // 100))
-            self.save_all(tree, "many", ARCHIVES)
+            # tensordict maps each leaf when it saves, and the kernel allows 65,530 mappings: beyond
+            # that it only reads the file that was saved here.
+            savers = ARCHIVES if count < 65_000 else ARCHIVES[:1]
+            self.save_all(tree, "many", savers)
+            if len(savers) == 1:
+                shutil.copy(savers[0].at(self.folder, "many"), ARCHIVES[1].at(self.folder, "many"))
             rounds = max(3, self.rounds // 2) if count < 100_000 else 3
-            prepared = {c.name: (c, c.prepare(tree)) for c in ARCHIVES}
+            prepared = {c.name: (c, c.prepare(tree)) for c in savers}
             saves = {
                 n: lambda c=c, p=p: c.save(p, self.folder, "many") for n, (c, p) in prepared.items()
             }
@@ -332,8 +337,8 @@ def draw(result, folder):
             drawn = plots.figure(6, 4)
             axis = drawn.subplots()
             for name in by_candidate(entries[0]):
-                values = [by_candidate(e)[name]["seconds"] * 1e3 for e in entries]
-                axis.plot([e["work"] for e in entries], values, marker="o", label=name)
+                points = [(e["work"], by_candidate(e)[name]["seconds"] * 1e3) for e in entries if name in by_candidate(e)]  # fmt: skip
+                axis.plot(*zip(*points), marker="o", label=name)
             axis.set(xscale="log", yscale="log", xlabel=table.rpartition(" ")[2], ylabel="ms", title=table)
             axis.grid(alpha=0.3)
             axis.legend()
