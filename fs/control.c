@@ -215,6 +215,7 @@ static json_t *pending_value(const struct fs *fs)
 {
     json_t *pending = json_object();
     json_object_set_new(pending, "prefetch_records", number(warm_pending(fs->warm)));
+    json_object_set_new(pending, "ahead_records", number(warm_ahead_pending(fs->warm)));
     json_object_set_new(pending, "drop_records", number(janitor_pending(fs->janitor)));
     return pending;
 }

@@ -95,7 +95,8 @@ struct warm {
     uint64_t next_serial;
     unsigned started_count, idle_count;
     size_t first_job, job_count;
-    uint64_t pending_count;
+    uint64_t pending_count;            /* records of jobs, those being pushed included */
+    uint64_t pushing_count;            /* records of streams that are being pushed */
     struct stream streams[STREAMS];
     struct hint hints[HINTS];
     struct job jobs[JOBS];
@@ -155,9 +156,12 @@ static uint64_t marker_distance(uint64_t ahead)
     return distance < 2 ? 2 : distance;
 }
 
-static bool wants_push(const struct warm *w, const struct stream *s)
+/* How many records are to be pushed before that reader now; the end of its view may
+ * come earlier. */
+static uint64_t wanted_count(const struct warm *w, const struct stream *s)
 {
-    return s->is_followed && !s->is_at_end && s->next <= s->last + ahead_count(w, s->nbytes);
+    uint64_t stop = s->last + ahead_count(w, s->nbytes) + 1;
+    return s->is_followed && !s->is_at_end && s->next < stop ? stop - s->next : 0;
 }
 
 /* ---------------------------------------------------------------- streams */
@@ -237,7 +241,7 @@ static bool match(struct warm *w, uint64_t view, uint64_t position, uint64_t jum
         uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + jump;
         if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
             s->used = w->tick;
-            if (wants_push(w, s))
+            if (wanted_count(w, s))
                 call_threads(w);
             return true;
         }
@@ -365,8 +369,8 @@ static void push_one(struct warm *w, struct piece *p, size_t i)
 {
     const struct warm_item *item = &p->items[i];
     bool is_marker = p->is_marker[i];
-    if (p->serial && !is_marker && is_recent(w, item->ino))
-        return;
+    if (p->serial && is_recent(w, item->ino))
+        return; /* in the page cache, where a marker would be as silent */
     /* Where the kernel did not hold the one before, ask before decoding. */
     if (p->is_unknown && store(w, item->ino, "", 0) == ENOENT && !may_keep(w, item->nbytes))
         return;
@@ -395,12 +399,11 @@ static void expect_beyond(struct warm *w, uint64_t view, uint64_t position)
 
 static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
 {
-    uint64_t ahead = ahead_count(w, s->nbytes);
-    uint64_t distance = marker_distance(ahead);
+    uint64_t distance = marker_distance(ahead_count(w, s->nbytes));
     size_t most = chunk_count(s->nbytes);
     p->serial = s->serial;
     p->is_unknown = s->is_unknown;
-    while (p->count < most && s->next <= s->last + ahead) {
+    while (p->count < most && wanted_count(w, s)) {
         struct warm_item *item = &p->items[p->count];
         uint64_t position = s->next++;
         s->is_at_end = !w->options.at(w->options.ctx, s->view, position, item);
@@ -418,7 +421,7 @@ static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
 static bool take_stream(struct warm *w, struct piece *p)
 {
     for (size_t i = 0; i < STREAMS && p->count == 0; i++)
-        if (w->streams[i].serial && wants_push(w, &w->streams[i]))
+        if (w->streams[i].serial && wanted_count(w, &w->streams[i]))
             take_from_stream(w, &w->streams[i], p);
     return p->count > 0;
 }
@@ -443,18 +446,23 @@ static bool take_job(struct warm *w, struct piece *p)
         }
         uint64_t i = job->done++;
         uint64_t position = job->positions ? job->positions[i] : job->start + i * job->step;
-        w->pending_count--;
-        if (!w->options.at(w->options.ctx, job->view, position, &p->items[0]))
-            continue;
+        bool is_there = w->options.at(w->options.ctx, job->view, position, &p->items[0]);
         p->is_marker[0] = false;
-        p->count = p->items[0].nbytes > 0;
+        p->count = is_there && p->items[0].nbytes > 0;
         p->is_unknown = true;
+        w->pending_count -= p->count == 0;
     }
     return p->count > 0;
 }
 
+static void begin(struct warm *w, const struct piece *p)
+{
+    w->pushing_count += p->serial ? p->count : 0;
+}
+
 static void finish(struct warm *w, const struct piece *p)
 {
+    *(p->serial ? &w->pushing_count : &w->pending_count) -= p->count;
     for (size_t i = 0; p->serial && i < STREAMS; i++)
         if (w->streams[i].serial == p->serial)
             w->streams[i].is_unknown = p->is_unknown;
@@ -475,6 +483,7 @@ static void *push_on(void *arg)
             w->idle_count--;
             continue;
         }
+        begin(w, &p);
         pthread_mutex_unlock(&w->lock);
         for (size_t i = 0; i < p.count && !atomic_load(&w->is_stopping); i++)
             push_one(w, &p, i);
@@ -520,6 +529,16 @@ uint64_t warm_pending(struct warm *w)
 {
     pthread_mutex_lock(&w->lock);
     uint64_t count = w->pending_count;
+    pthread_mutex_unlock(&w->lock);
+    return count;
+}
+
+uint64_t warm_ahead_pending(struct warm *w)
+{
+    pthread_mutex_lock(&w->lock);
+    uint64_t count = w->pushing_count;
+    for (size_t i = 0; i < STREAMS; i++)
+        count += wanted_count(w, &w->streams[i]);
     pthread_mutex_unlock(&w->lock);
     return count;
 }

@@ -50,8 +50,9 @@ void warm_stop(struct warm *w);
 /* After warm_stop, when nobody calls any more.  Takes NULL. */
 void warm_free(struct warm *w);
 
-/* A READ of the record at a position of its plain view; off is where in the file.
- * Costs some tens of ns.  Thread safe, as all of these. */
+/* A READ of the record at a position of its plain view, before it is answered: then the
+ * record is not decoded ahead meanwhile, and whoever has the answer finds it accounted for.
+ * off is where in the file.  Costs some tens of ns.  Thread safe, as all of these. */
 void warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off);
 /* Somebody looked up a record through another view, so a READ of it may follow. */
 void warm_saw_lookup(struct warm *w, uint64_t view, uint64_t position, uint64_t ino);
@@ -69,5 +70,7 @@ struct warm_range {
 bool warm_prefetch(struct warm *w, const struct warm_range *range);
 /* Records asked for by warm_prefetch and not yet done. */
 uint64_t warm_pending(struct warm *w);
+/* Records to be pushed before the readers that are followed now, up to their distances. */
+uint64_t warm_ahead_pending(struct warm *w);
 
 #endif
