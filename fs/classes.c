@@ -11,6 +11,7 @@
 
 #include "labels.h"
 #include "ops.h"
+#include "probe.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -78,10 +79,10 @@ static void finish_streams(struct streams *found)
 static void find_streams(struct fs *fs, struct source *folder, const struct source *label_store,
                          struct streams *found)
 {
-    struct source_name *names;
+    struct probe_name *names;
     size_t count;
     *found = (struct streams){0};
-    if (sources_names(fs->sources, folder, &names, &count) != 0)
+    if (probe_names(folder->path, &names, &count) != 0)
         return;
     for (size_t i = 0; i < count && found->count < MAX_STREAMS; i++) {
         struct source *source;
@@ -92,7 +93,7 @@ static void find_streams(struct fs *fs, struct source *folder, const struct sour
             found->list[found->count++] = source;
         source_release(fs->sources, source);
     }
-    sources_names_free(names, count);
+    probe_names_free(names, count);
     finish_streams(found);
 }
 

@@ -8,6 +8,7 @@
 
 #include "archive.h"
 #include "ops.h"
+#include "probe.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static int folder_child(struct fs *fs, const struct node *dir, const char *name,
 }
 
 /* False when the answer is full. */
-static bool list_child(struct fs *fs, const struct node *dir, const struct source_name *name,
+static bool list_child(struct fs *fs, const struct node *dir, const struct probe_name *name,
                        struct listing *l)
 {
     struct source *source;
@@ -63,19 +64,19 @@ static bool list_child(struct fs *fs, const struct node *dir, const struct sourc
 
 static int folder_list(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)
 {
-    struct source_name *names;
+    struct probe_name *names;
     size_t count;
     if (!listing_dots(l, dir, pos) || !records_list_special(fs, dir, pos, l) ||
         !classes_list(fs, dir, pos, l))
         return 0;
-    int failure = sources_names(fs->sources, dir->source, &names, &count);
+    int failure = probe_names(dir->source->path, &names, &count);
     if (failure)
         return failure;
     bool has_room = true;
     for (size_t i = 0; i < count && has_room; i++)
         if (names[i].position >= pos)
             has_room = list_child(fs, dir, &names[i], l);
-    sources_names_free(names, count);
+    probe_names_free(names, count);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The table of sources, and how they are found on disk.
+ * The table of sources, and their readers.
  *
  * A place number is a hash of the path below the mountpoint and, for a store, of
  * the time and size of its meta.zr; when two of them meet on one number, the
@@ -10,19 +10,15 @@
 #include "source.h"
 
 #include "archive.h"
-
 #include "classes.h"
+#include "probe.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -34,16 +30,11 @@ enum {
     WALK_MAX_DEPTH = 256
 };
 
-/* What a store on disk is recognised by. */
-struct stamp {
-    int64_t sec, nsec, nbytes;
-};
-
 enum state { CLOSED, OPENING, OPEN };
 
 struct entry {
     struct source source; /* first: sources are handed out as this */
-    struct stamp stamp;
+    struct probe_stamp stamp;
     char *path, *relative;
     struct entry *chain; /* same bucket */
     /* Under the table's lock: */
@@ -240,14 +231,14 @@ static struct entry *find_place(const struct sources *s, uint32_t place)
 }
 
 /* Try n of the hash of a path and stamp. */
-static uint64_t hash(const char *relative, const struct stamp *stamp, unsigned n)
+static uint64_t hash(const char *relative, const struct probe_stamp *stamp, unsigned n)
 {
     uint64_t seed = XXH3_64bits_withSeed(stamp, sizeof *stamp, n);
     return XXH3_64bits_withSeed(relative, strlen(relative), seed);
 }
 
 static bool matches(const struct entry *e, const char *relative, enum source_kind kind,
-                    const struct stamp *stamp)
+                    const struct probe_stamp *stamp)
 {
     return e->source.kind == kind && memcmp(&e->stamp, stamp, sizeof *stamp) == 0 &&
            strcmp(e->relative, relative) == 0;
@@ -255,7 +246,7 @@ static bool matches(const struct entry *e, const char *relative, enum source_kin
 
 /* The entry, or NULL and the free place that it is to have (0: none). */
 static struct entry *find(const struct sources *s, const char *relative, enum source_kind kind,
-                          const struct stamp *stamp, uint64_t *free_hash)
+                          const struct probe_stamp *stamp, uint64_t *free_hash)
 {
     for (unsigned n = 0; n < PROBE_MAX; n++) {
         *free_hash = hash(relative, stamp, n);
@@ -310,18 +301,18 @@ static struct entry *add(struct sources *s, struct source *parent, struct entry 
 }
 
 /* Folders are the same whatever time they have. */
-static struct stamp key_stamp(enum source_kind kind, const struct stamp *stamp)
+static struct probe_stamp key_stamp(enum source_kind kind, const struct probe_stamp *stamp)
 {
-    static const struct stamp NONE;
+    static const struct probe_stamp NONE;
     return kind == SOURCE_FOLDER ? NONE : *stamp;
 }
 
 static struct entry *find_or_add(struct sources *s, struct source *parent, const char *path,
                                  const char *relative, enum source_kind kind,
-                                 const struct stamp *stamp)
+                                 const struct probe_stamp *stamp)
 {
     uint64_t h;
-    struct stamp key = key_stamp(kind, stamp);
+    struct probe_stamp key = key_stamp(kind, stamp);
     struct entry *e = find(s, relative, kind, &key, &h);
     if (e || !h)
         return e;
@@ -333,81 +324,14 @@ static struct entry *find_or_add(struct sources *s, struct source *parent, const
     return add(s, parent, e, h);
 }
 
-/* ---------------------------------------------------------------- on disk */
-
-/* By its name, so that not every file of a tree has to be looked into. */
-static bool has_archive_name(const char *path)
-{
-    size_t n = strlen(path);
-    return n > 4 && strcmp(path + n - 4, ".tdz") == 0;
-}
-
-static bool read_archive_stamp(const char *path, struct stamp *stamp)
-{
-    struct stat st;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-        return false;
-    *stamp = (struct stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size};
-    return true;
-}
-
-static bool is_inside(const char *path, const char *folder)
-{
-    size_t n = strlen(folder);
-    return strncmp(path, folder, n) == 0 && (path[n] == '\0' || path[n] == '/');
-}
-
-/* True when a link leads to the mountpoint itself, which would ask this program
- * while it waits for the answer. */
-static bool leads_inside(const struct sources *s, const char *path)
-{
-    char target[PATH_MAX];
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    if (n < 0)
-        return false;
-    target[n] = '\0';
-    return is_inside(target, s->mountpoint);
-}
-
-static bool read_stamp(const char *path, struct stamp *stamp)
-{
-    char meta[PATH_MAX];
-    struct stat st;
-    int n = snprintf(meta, sizeof meta, "%s/meta.zr", path);
-    if (n < 0 || (size_t)n >= sizeof meta || stat(meta, &st) != 0 || !S_ISREG(st.st_mode))
-        return false;
-    *stamp = (struct stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size};
-    return true;
-}
-
-/* What is at path: links are followed to stores only, so that no path is endless. */
-static int classify(const struct sources *s, const char *path, enum source_kind *kind,
-                    struct stamp *stamp)
-{
-    struct stat st;
-    if (is_inside(path, s->mountpoint) || lstat(path, &st) != 0)
-        return ENOENT;
-    if (S_ISLNK(st.st_mode) && leads_inside(s, path))
-        return ENOENT;
-    *stamp = (struct stamp){0};
-    if ((S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode)) && read_stamp(path, stamp)) {
-        *kind = SOURCE_STORE;
-        return 0;
-    }
-    if (has_archive_name(path) && read_archive_stamp(path, stamp)) {
-        *kind = SOURCE_ARCHIVE;
-        return 0;
-    }
-    *kind = SOURCE_FOLDER;
-    return S_ISDIR(st.st_mode) ? 0 : ENOENT;
-}
+/* ---------------------------------------------------------------- children */
 
 static int hold_at(struct sources *s, struct source *folder, const char *path, const char *relative,
                    struct source **out, struct zr_error *err)
 {
     enum source_kind kind;
-    struct stamp stamp;
-    int failure = classify(s, path, &kind, &stamp);
+    struct probe_stamp stamp;
+    int failure = probe_classify(s->mountpoint, path, &kind, &stamp);
     if (failure)
         return failure;
     pthread_mutex_lock(&s->lock);
@@ -430,67 +354,6 @@ int sources_child(struct sources *s, struct source *folder, const char *name, st
     free(path);
     free(relative);
     return failure;
-}
-
-static int by_position(const void *a, const void *b)
-{
-    const struct source_name *x = a, *y = b;
-    return x->position < y->position ? -1 : x->position > y->position;
-}
-
-static bool add_name(struct source_name **names, size_t *count, size_t *capacity, const char *name)
-{
-    if (*count == *capacity) {
-        size_t more = *capacity ? 2 * *capacity : 64;
-        struct source_name *grown = realloc(*names, more * sizeof *grown);
-        if (!grown)
-            return false;
-        *names = grown;
-        *capacity = more;
-    }
-    struct source_name *to = &(*names)[*count];
-    to->position = (XXH3_64bits(name, strlen(name)) >> 2) | SOURCE_NAME_FIRST;
-    to->name = strdup(name);
-    *count += to->name != NULL;
-    return to->name != NULL;
-}
-
-static bool may_be_shown(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.' &&
-           (entry->d_type == DT_DIR || entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN ||
-            has_archive_name(entry->d_name));
-}
-
-int sources_names(struct sources *s, struct source *folder, struct source_name **names,
-                  size_t *count)
-{
-    (void)s;
-    size_t capacity = 0;
-    *names = NULL;
-    *count = 0;
-    DIR *dir = opendir(folder->path);
-    if (!dir)
-        return errno == ENOENT ? ESTALE : errno;
-    bool fits = true;
-    for (const struct dirent *entry; fits && (entry = readdir(dir));)
-        if (may_be_shown(entry))
-            fits = add_name(names, count, &capacity, entry->d_name);
-    closedir(dir);
-    if (!fits) {
-        sources_names_free(*names, *count);
-        return ENOMEM;
-    }
-    if (*count)
-        qsort(*names, *count, sizeof **names, by_position);
-    return 0;
-}
-
-void sources_names_free(struct source_name *names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        free(names[i].name);
-    free(names);
 }
 
 /* ---------------------------------------------------------------- walks */
@@ -529,15 +392,15 @@ static void walk_child(struct walk *w, struct source *folder, const char *name)
 /* Recursion is as deep as the folders are, which PATH_MAX bounds as well. */
 static void walk_folder(struct walk *w, struct source *folder)
 {
-    struct source_name *names;
+    struct probe_name *names;
     size_t count;
-    if (w->depth == WALK_MAX_DEPTH || sources_names(w->s, folder, &names, &count) != 0)
+    if (w->depth == WALK_MAX_DEPTH || probe_names(folder->path, &names, &count) != 0)
         return;
     w->depth++;
     for (size_t i = 0; i < count && w->count < SOURCES_WALK_MAX; i++)
         walk_child(w, folder, names[i].name);
     w->depth--;
-    sources_names_free(names, count);
+    probe_names_free(names, count);
 }
 
 void sources_walk(struct sources *s, struct source *folder, sources_walk_fn fn, void *ctx)
@@ -595,7 +458,7 @@ static int open_folder(struct sources *s, struct zr_error *err)
     size_t count = 0;
     e->source.kind = SOURCE_FOLDER;
     /* Its paths are looked up all the time: they must not lead into the mount. */
-    if (is_inside(e->path, s->mountpoint))
+    if (probe_is_inside(e->path, s->mountpoint))
         return fail(err, ZR_E_INVALID, e->path,
                     "a folder of stores cannot be mounted on itself or on what holds it");
     if (stat(e->path, &st) == 0)
@@ -610,9 +473,9 @@ static int open_root(struct sources *s, struct zr_error *err)
 {
     struct entry *e = s->root;
     struct stat st;
-    if (stat(e->path, &st) == 0 && S_ISDIR(st.st_mode) && !read_stamp(e->path, &e->stamp))
+    if (stat(e->path, &st) == 0 && S_ISDIR(st.st_mode) && !probe_store(e->path, &e->stamp))
         return open_folder(s, err);
-    bool is_archive = read_archive_stamp(e->path, &e->stamp);
+    bool is_archive = probe_archive(e->path, &e->stamp);
     e->source.kind = is_archive ? SOURCE_ARCHIVE : SOURCE_STORE;
     int code = open_reader(s, e, err);
     if (code != ZR_OK)
@@ -626,7 +489,7 @@ static int open_root(struct sources *s, struct zr_error *err)
     const struct zr_info *info = &e->source.info;
     e->state = OPEN;
     e->source.mtime = (struct timespec){.tv_sec = info->mtime_sec, .tv_nsec = info->mtime_nsec};
-    e->stamp = (struct stamp){info->mtime_sec, info->mtime_nsec, 0};
+    e->stamp = (struct probe_stamp){info->mtime_sec, info->mtime_nsec, 0};
     e->source.generation = (uint32_t)(info->identity ^ hash("", &e->stamp, 0));
     return ZR_OK;
 }

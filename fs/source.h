@@ -89,17 +89,6 @@ typedef void (*sources_walk_fn)(void *ctx, struct source *source, const char *re
                                 const char *why);
 void sources_walk(struct sources *s, struct source *folder, sources_walk_fn fn, void *ctx);
 
-/* Names in a folder on disk that may be shown: malloc'ed, sorted by a hash of the name,
- * which makes positions that stay valid whatever comes and goes. */
-struct source_name {
-    uint64_t position; /* its hash: at least SOURCE_NAME_FIRST, below 2^62 */
-    char *name;
-};
-enum { SOURCE_NAME_FIRST = 1 << 20 };
-int sources_names(struct sources *s, struct source *folder, struct source_name **names,
-                  size_t *count);
-void sources_names_free(struct source_name *names, size_t count);
-
 /* Sums over the stores that are there now. */
 void sources_totals(struct sources *s, uint64_t *length, uint64_t *disk_nbytes);
 
