@@ -5,7 +5,7 @@
 
 Readers in random order and in order, mapping readers, listers, readers of the control file and of
 views, prefetches and `zrecord ctl` commands, page-cache drops, and a hog of memory, all at once, as
-processes.  Ends with 0 when every byte was right, every process came to its end, and the daemon
+processes.  `stats reset` is a command as well, so what the counters held is added up before each.  Ends with 0 when every byte was right, every process came to its end, and the daemon
 ended by itself with 0 (a sanitizer build ends otherwise when it found something).
 """
 
@@ -26,6 +26,7 @@ import zrecord
 
 COUNT, LARGE = 4000, 120
 CONTEXT = multiprocessing.get_context("fork")
+TOTALS = ("decodes", "decoded_bytes", "read_bytes", "cache_hits", "pushes", "kept", "prefetches", "drops", "errors")
 
 
 def token(i):
@@ -58,8 +59,8 @@ def read(path):
 class Load:
     """Each method is one kind of load: it does a little and returns, again and again."""
 
-    def __init__(self, point, tool, seed):
-        self.point, self.tool = point, tool
+    def __init__(self, point, tool, seed, totals):
+        self.point, self.tool, self.totals = point, tool, totals
         self.random = random.Random(seed)
         self.at = self.random.randrange(COUNT)
 
@@ -104,11 +105,19 @@ class Load:
         entries = list(os.scandir(f"{self.point}/images"))
         assert len(entries) == LARGE and all(entry.stat().st_size > 150_000 for entry in entries)
 
+    def command(self, text):
+        subprocess.run([self.tool, "ctl", f"{self.point}/tokens", *text.split()], capture_output=True)
+
+    def reset(self):
+        """Nobody else resets, so only what is counted in between is lost."""
+        add_counters(self.totals, self.point)
+        self.command("stats reset")
+
     def commander(self):
-        json.loads(read(f"{self.point}/.control"))
         start = self.random.randrange(COUNT - 100)
-        for command in (f"prefetch {start}:{start + 100}", f"drop {start}:{start + 50}", "stats reset"):
-            subprocess.run([self.tool, "ctl", f"{self.point}/tokens", *command.split()], capture_output=True)
+        for command in (f"prefetch {start}:{start + 100}", f"drop {start}:{start + 50}"):
+            self.command(command)
+        self.reset()
         read(f"{self.point}/tokens/.views/prefetch/0:64")
         data = read(f"{self.point}/tokens/.views/at/{start}:{start + 100}.npy")
         assert data.endswith(np.stack([token(i) for i in range(start, start + 100)]).tobytes())
@@ -134,8 +143,17 @@ KINDS = ["random_reader"] * 3 + ["ordered_reader"] * 2 + ["ordered_images", "epo
     "lister", "commander", "dropper", "hog"]  # fmt: skip
 
 
-def run_load(kind, seed, point, tool, until, rounds):
-    load = Load(point, tool, seed)
+def add_counters(totals, point):
+    """Adds what the mount has counted since the last reset; its status."""
+    status = json.loads(read(f"{point}/.control"))
+    for i, name in enumerate(TOTALS):
+        totals[i] += status["counters"][name]
+    totals[len(TOTALS)] += sum(status["requests"].values())
+    return status
+
+
+def run_load(kind, seed, point, tool, totals, until, rounds):
+    load = Load(point, tool, seed, totals)
     while time.monotonic() < until:
         getattr(load, kind)()
         rounds.value += 1
@@ -152,6 +170,16 @@ def all_right(processes, seconds):
             process.kill()
         print(f"{name}: {rounds.value} rounds", flush=True)
     return bad
+
+
+def what_is_wrong(counted, status, options):
+    """No request may fail, every kind of work must have been done, over the transport asked for."""
+    wrong = [f"{counted['errors']} errors"] if counted["errors"] else []
+    wrong += [f"no {name}" for name, count in counted.items() if name != "errors" and not count]
+    wanted = [option.partition("=")[2] for option in options if option.startswith("transport=")]
+    if wanted and wanted[-1] not in ("auto", status["transport"]):
+        wrong.append(f"runs over {status['transport']}")
+    return wrong
 
 
 def main():
@@ -174,18 +202,19 @@ def main():
             assert daemon.poll() is None, "zrecordfs ended early"
             time.sleep(0.02)
         until = time.monotonic() + options.seconds
+        totals = CONTEXT.Array("q", len(TOTALS) + 1, lock=False)
         processes = []
         for seed, kind in enumerate(KINDS):
             rounds = CONTEXT.Value("q", 0, lock=False)
-            arguments = (kind, seed, str(point), options.build.resolve() / "zrecord", until, rounds)
+            arguments = (kind, seed, str(point), options.build.resolve() / "zrecord", totals, until, rounds)
             processes.append((kind, CONTEXT.Process(target=run_load, args=arguments), rounds))
         for _, process, _ in processes:
             process.start()
         bad = all_right(processes, options.seconds)
-        status = json.loads(read(f"{point}/.control"))
-        print(json.dumps({**status["counters"], "transport": status["transport"]}))
-        if status["counters"]["errors"]:
-            bad.append(f"{status['counters']['errors']} errors")
+        status = add_counters(totals, point)
+        counted = dict(zip((*TOTALS, "requests"), totals))
+        print(json.dumps({"transport": status["transport"], **counted}))
+        bad += what_is_wrong(counted, status, options.option)
         unmounted = subprocess.run(["fusermount3", "-u", point], capture_output=True, text=True)
         try:
             code = daemon.wait(60)
