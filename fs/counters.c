@@ -91,14 +91,23 @@ struct counters {
     struct counters_sum before; /* under the lock: what was there at the last reset */
 };
 
+static void set_to_zero(counter *counters, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        atomic_init(&counters[i], 0);
+}
+
 struct counters *counters_new(void)
 {
     struct counters *c = aligned_alloc(_Alignof(struct counters), sizeof *c);
     if (!c)
         return NULL;
-    counter *all = (counter *)c->slots;
-    for (size_t i = 0; i < sizeof c->slots / (sizeof(counter)); i++)
-        atomic_init(&all[i], 0);
+    for (size_t i = 0; i < COUNTERS_SLOTS; i++) {
+        struct counters_slot *slot = &c->slots[i];
+        set_to_zero(slot->requests, COUNTERS_OPCODES);
+        set_to_zero(&slot->latency[0][0], (size_t)COUNTERS_TIMED * COUNTERS_BUCKETS);
+        set_to_zero(slot->events, EVENT_COUNT);
+    }
     c->before = (struct counters_sum){0};
     pthread_mutex_init(&c->lock, NULL);
     return c;

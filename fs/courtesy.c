@@ -38,8 +38,9 @@ struct courtesy_seat {
     pid_t tid;
     bool steps_aside;     /* wants to */
     bool is_aside;        /* does */
-    bool was_active;      /* served something when it was last not stuck */
-    unsigned stuck_count; /* periods in a row, runnable and serving nothing */
+    bool was_active;      /* served something when it was last not at work */
+    bool is_at_work;      /* runnable, and on one request for a period or more */
+    unsigned stuck_count; /* such periods in a row, set aside */
     uint64_t seen_count;
 };
 
@@ -80,12 +81,15 @@ static void place(struct courtesy_seat *s, bool is_aside)
 
 static void place_all(struct courtesy *c, bool is_allowed)
 {
-    for (unsigned i = 0; i < c->joined_count; i++)
-        place(&c->seats[i], is_allowed && c->seats[i].steps_aside);
+    for (unsigned i = 0; i < c->joined_count; i++) {
+        struct courtesy_seat *s = &c->seats[i];
+        /* A long request that was late once is ended in the normal class. */
+        place(s, is_allowed && s->steps_aside && (s->is_aside || !s->is_at_work));
+    }
 }
 
-/* Runnable, although it serves nothing. */
-static bool is_waiting_for_cpu(const struct courtesy_seat *s)
+/* Has a CPU or waits for one. */
+static bool is_runnable(const struct courtesy_seat *s)
 {
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)s->tid);
@@ -140,13 +144,13 @@ static bool look_at(struct courtesy_seat *s, bool *is_starved)
 {
     uint64_t served = atomic_load_explicit(&s->served_count, memory_order_relaxed);
     bool is_active = served != s->seen_count;
-    bool is_stuck = !is_active && s->was_active && s->is_aside && is_waiting_for_cpu(s);
-    s->stuck_count = is_stuck ? s->stuck_count + 1 : 0;
-    if (!is_stuck)
+    s->is_at_work = !is_active && s->was_active && is_runnable(s);
+    s->stuck_count = s->is_at_work && s->is_aside ? s->stuck_count + 1 : 0;
+    if (!s->is_at_work)
         s->was_active = is_active;
     *is_starved |= s->stuck_count >= STUCK_PERIODS;
     s->seen_count = served;
-    return is_active || is_stuck;
+    return is_active || s->is_at_work;
 }
 
 /* One period. */
@@ -166,9 +170,20 @@ static void look(struct courtesy *c, int64_t now)
 
 /* ---------------------------------------------------------------- the watcher */
 
+/* Something was served that was not looked at yet. */
+static bool has_news(const struct courtesy *c)
+{
+    for (unsigned i = 0; i < c->joined_count; i++)
+        if (atomic_load(&c->seats[i].served_count) != c->seats[i].seen_count)
+            return true;
+    return false;
+}
+
 static void sleep_until_asked(struct courtesy *c)
 {
     atomic_store(&c->is_asleep, true);
+    if (has_news(c)) /* from before: nobody would wake it for that */
+        atomic_store(&c->is_asleep, false);
     while (atomic_load(&c->is_asleep) && !c->is_stopping)
         pthread_cond_wait(&c->changed, &c->lock);
     c->quiet_count = 0;
@@ -240,8 +255,9 @@ void courtesy_note(struct courtesy_seat *seat)
 {
     if (!seat)
         return;
-    atomic_fetch_add_explicit(&seat->served_count, 1, memory_order_relaxed);
-    if (atomic_load_explicit(&seat->courtesy->is_asleep, memory_order_relaxed))
+    /* In one order with what sleep_until_asked does: it sees the one or this the other. */
+    atomic_fetch_add(&seat->served_count, 1);
+    if (atomic_load(&seat->courtesy->is_asleep))
         wake_watcher(seat->courtesy);
 }
 

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -92,6 +93,31 @@ START_TEST(a_starving_thread_is_put_back)
 }
 END_TEST
 
+static void work_for(int64_t msec, int expected_class)
+{
+    struct timespec now, start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do {
+        ck_assert_int_eq(sched_getscheduler(0), expected_class);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < msec);
+}
+
+/* A request of many periods was put back once, set aside again after 50 ms, and then never
+ * looked at any more: on a busy machine its decode took a minute. */
+START_TEST(a_long_request_is_not_set_aside_again)
+{
+    struct courtesy *c = new_or_null(1);
+    struct courtesy_seat *seat = courtesy_join(c);
+    courtesy_set(seat, true);
+    courtesy_note(seat);
+    while (sched_getscheduler(0) != SCHED_OTHER)
+        ;
+    work_for(500, SCHED_OTHER);
+    courtesy_free(c);
+}
+END_TEST
+
 START_TEST(it_ends_with_and_without_seats)
 {
     for (int i = 0; i < 20; i++)
@@ -107,6 +133,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, a_thread_steps_aside_and_comes_back);
     tcase_add_test(tests, a_starving_thread_is_put_back);
+    tcase_add_test(tests, a_long_request_is_not_set_aside_again);
     tcase_add_test(tests, it_ends_with_and_without_seats);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
