@@ -230,6 +230,10 @@ bench-mount: bench-setup $(BUILD)/bench/mount_reader ## mounts, beside every oth
 bench-readme: ## put the tables of the last run into README.md
 	@$(PYTHON) tests/bench/report.py build/bench-results/bench.json --readme README.md
 
+bench-mount-readme: ## put the mount table of the last run into README.md
+	@$(PYTHON) tests/bench/mount_report.py build/bench-results/mount.json --readme README.md
+.PHONY: bench-mount-readme
+
 TIDY_CHECKS := clang-analyzer-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,$\
 -bugprone-narrowing-conversions,-bugprone-implicit-widening-of-multiplication-result,$\
 -bugprone-assignment-in-if-condition,-bugprone-suspicious-string-compare,-clang-analyzer-valist.Uninitialized,$\

@@ -8,7 +8,7 @@ kernel has seen nothing of it, with store or image in the page cache.  The reade
 open, fstat, read to the end, close, in random order unless said otherwise; what counts is its median
 in µs.  A checksum over all bytes is compared with the folder's before a figure counts.  The rounds
 are interleaved, so that a slower minute meets all alike; shown are their median and spread.
-Results go to build/bench-results/mount.json, .md and .svg, and later runs of other rows add to them.
+Results go to build/bench-results/mount.json, .md and .svg, and later runs of other rows add to them when measured alike.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import machine
 import mount_peers
 import mount_report
 import numpy as np
@@ -51,20 +52,27 @@ class Bench:
             for n in sizes["many"]
         }
         self.checks = {}
+        self.limit = None  # of the peer being measured
 
     def read(self, path, corpus, *options):
         """(median µs, files a second) of one pass, its bytes checked."""
-        command = [self.reader, *options, path, str(corpus.count)]
-        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        if not {"-s", "-n"} & set(options):
-            expected = self.checks.get(corpus.base)
-            if expected is None:
-                plain = [self.reader, corpus.path("files"), str(corpus.count)]
-                expected = subprocess.run(plain, check=True, capture_output=True, text=True).stdout.split()[3]
-                self.checks[corpus.base] = expected
-            if out[3] != expected:
-                sys.exit(f"{path}: wrong bytes")
+        if self.limit:
+            options = (*options, "-n", str(self.limit))
+        out = self.run_reader(path, corpus, *options)
+        if "-s" not in options and out[3] != self.expected(corpus, options):
+            sys.exit(f"{path}: wrong bytes")
         return float(out[0]), float(out[2])
+
+    def run_reader(self, path, corpus, *options):
+        command = [self.reader, *options, path, str(corpus.count)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+
+    def expected(self, corpus, options):
+        """The checksum of the same pass over the folder; a whole pass has the same in any order."""
+        key = (corpus.base, options if "-n" in options else ())
+        if key not in self.checks:
+            self.checks[key] = self.run_reader(corpus.path("files"), corpus, *key[1])[3]
+        return self.checks[key]
 
     def seconds(self, *command, cwd=None):
         start = time.perf_counter()
@@ -294,6 +302,9 @@ ROWS = {
 }  # fmt: skip
 
 
+LIMITED_ROWS = ("cold", "stat", "parallel", "listed")  # where a part of the files tells as much
+
+
 # ---------------------------------------------------------------- main
 
 
@@ -308,12 +319,27 @@ def chosen_peers(build, wanted, skipped):
             yield peer
 
 
+def state(options):
+    """What else a figure depends on."""
+    return {
+        "user": "root" if os.geteuid() == 0 else "an ordinary user",
+        "load": round(os.getloadavg()[0], 1),
+        "rounds": options.rounds,
+        "tokens": options.tokens,
+        "images": options.images,
+    }
+
+
 def measure(bench, row, peers, rounds, result):
     for _ in range(rounds):
         for peer in peers:
+            if peer.limit and row not in LIMITED_ROWS:
+                result["skipped"][f"{peer.name}, {row}"] = "takes some ms a file, and each more the more there are"
+                continue
+            bench.limit = peer.limit
             try:
                 figures = ROWS[row](bench, peer)
-            except (OSError, subprocess.CalledProcessError) as failure:
+            except (OSError, subprocess.SubprocessError) as failure:
                 result["skipped"][f"{peer.name}, {row}"] = f"failed: {failure}"
                 mount_peers.unmount(bench.point)
                 continue
@@ -348,11 +374,12 @@ def main():
         result = mount_report.load(options.results)
         skipped = {}
         peers = list(chosen_peers(options.build.resolve(), [n for n in options.peers.split(",") if n], skipped))
-        fresh = {"figures": {}, "skipped": skipped}
+        fresh = {"figures": {}, "skipped": skipped, "machine": machine.facts(folder), "sizes": sizes}
+        fresh["state"] = state(options)
         try:
             for row in rows:
                 measure(bench, row, peers, options.rounds, fresh)
-                mount_report.save(mount_report.merged(result, fresh, sizes), options.results)
+                mount_report.save(mount_report.merged(result, fresh), options.results)
         finally:
             os.rmdir(bench.point)
     print(mount_report.document(fresh))

@@ -115,9 +115,10 @@ def uring(enabled):
 class Peer:
     """One way to get at the records: what it mounts, with which command."""
 
-    def __init__(self, name, kind, command, programs=(), root=False):
+    def __init__(self, name, kind, command, programs=(), root=False, limit=None):
         self.name, self.kind, self.command = name, kind, command
         self.programs, self.root = programs, root
+        self.limit = limit  # so many files of a pass only, of those whose cost grows with their count
 
     def why_not(self):
         missing = [program for program in self.programs if shutil.which(program) is None]
@@ -178,6 +179,7 @@ def peers(build):
         Peer("kernel EROFS", "erofs", [*loop, "erofs"], ["mkfs.erofs"], root=True),
         Peer("fuse-zip", "zip", ["fuse-zip", "-r", "{source}", "{point}"], ["fuse-zip"]),
         Peer("ratarmount", "tar", ["ratarmount", "-c", "{source}", "{point}"], ["ratarmount"]),
-        Peer("archivemount", "tar", ["archivemount", "-o", "readonly", "{source}", "{point}"], ["archivemount"]),
+        Peer("archivemount", "tar", ["archivemount", "-o", "readonly", "{source}", "{point}"], ["archivemount"],
+             limit=200),
         Peer("ext4", "files", None),
     ]

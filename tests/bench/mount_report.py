@@ -11,11 +11,16 @@ from pathlib import Path
 
 BEGIN, END = "<!-- mount:begin -->", "<!-- mount:end -->"
 OURS, PEER = "#1b6ca8", "#b8b8b8"
-# What README shows: figures and the names of their columns.
+# What README shows: figures, and peers in their order.
 SHOWN = [
-    "token, random, cold", "token, stat, cold", "token, in order, after a listing", "token, second pass",
-    "image, random, cold", "token, np.load, cold", "token, np.load, second pass", "tokens, DataLoader, first epoch",
-    "tokens, DataLoader, second epoch",
+    "token, stat, cold", "token, random, cold", "token, in order, after a listing",
+    "token, in order, .views/epoch, after its listing", "token, second pass", "token, after .views/prefetch",
+    "token, random, cold, 1 readers, all together", "token, random, cold, 2 readers, all together",
+    "image, random, cold", "image, second pass", "token, np.load, cold", "token, np.load, second pass",
+]  # fmt: skip
+SHOWN_PEERS = [
+    "zrecordfs io_uring", "zrecordfs classic", "squashfuse_ll", "kernel squashfs", "kernel EROFS", "fuse-zip",
+    "ratarmount", "ext4",
 ]  # fmt: skip
 
 
@@ -24,10 +29,24 @@ def load(folder):
     return json.loads(path.read_text()) if path.exists() else {"figures": {}, "skipped": {}}
 
 
-def merged(old, new, sizes):
-    """New figures replace old ones row by row, as only those of one run compare."""
+def is_like(old, new):
+    """Measured alike: on one machine and day, with the same sizes, rounds and user."""
+
+    def conditions_of(result):
+        state = {name: value for name, value in result.get("state", {}).items() if name != "load"}
+        return result.get("machine"), result.get("sizes"), state
+
+    return conditions_of(old) == conditions_of(new)
+
+
+def merged(old, new):
+    """New figures replace old ones row by row, as only those of one run compare; none of a run
+    that was not alike stays."""
+    if not is_like(old, new):
+        return new
     return {
-        "sizes": sizes,
+        **new,
+        "state": {**new["state"], "load": max(old["state"]["load"], new["state"]["load"])},
         "figures": {**old["figures"], **new["figures"]},
         "skipped": {**old["skipped"], **new["skipped"]},
     }
@@ -44,15 +63,38 @@ def cell(values):
     return middle if len(values) == 1 else f"{middle} ({number(min(values))}–{number(max(values))})"
 
 
-def document(result, shown=None):
-    """One table: a figure a line, a peer a column; µs or what the line says."""
-    figures = {name: row for name, row in result["figures"].items() if shown is None or name in shown}
-    names = list(dict.fromkeys(peer for row in figures.values() for peer in row))
-    lines = ["| µs, median (spread) | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+def table(figures, names):
+    """A figure a line, a peer a column; µs or what the line says."""
+    lines = ["| µs, median (spread) | " + " | ".join(names) + " |", "|---" + "|---:" * len(names) + "|"]
     for name, row in figures.items():
         lines.append(f"| {name} | " + " | ".join(cell(row[peer]) if peer in row else "–" for peer in names) + " |")
-    lines += [f"\nSKIP {name}: {reason}." for name, reason in result["skipped"].items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def conditions(result):
+    """The machine, its state, and the command."""
+    facts, state = result["machine"], result["state"]
+    command = f'make bench-mount BENCH="--rounds {state["rounds"]} --tokens {state["tokens"]} --images {state["images"]}"'
+    return (
+        f"{facts['cpu']}, {facts['cpus']} CPUs, last-level cache {facts['last_level_cache']}, "
+        f"{facts['memory_nbytes'] / (1 << 30):.0f} GiB, Linux {facts['kernel']}, sources on {facts['file_system']} and in "
+        f"the page cache, mounted by {state['user']}, {state['tokens']:,} tokens and {state['images']:,} images, "
+        f"{state['rounds']} interleaved rounds, load average before them at most {state['load']}; {facts['date']}. "
+        f"Made by `{command}`."
+    )
+
+
+def document(result):
+    figures = result["figures"]
+    names = list(dict.fromkeys(peer for row in figures.values() for peer in row))
+    skipped = [f"SKIP {name}: {reason}." for name, reason in result["skipped"].items()]
+    return "\n\n".join([table(figures, names), conditions(result), *skipped]) + "\n"
+
+
+def readme_part(result):
+    figures = {name: result["figures"][name] for name in SHOWN if name in result["figures"]}
+    names = [name for name in SHOWN_PEERS if any(name in row for row in figures.values())]
+    return f"{table(figures, names)}\n\n{conditions(result)}\n"
 
 
 def draw(result, path):
@@ -91,9 +133,11 @@ def save(result, folder):
 
 
 def rewrite(text, part):
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{part}{END}{tail}"
+    """The text with everything between the markers replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"there must be one {BEGIN} before one {END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{part}\n{END}{rest.split(END)[1]}"
 
 
 def main():
@@ -103,7 +147,7 @@ def main():
     options = parser.parse_args()
     result = json.loads(options.json.read_text())
     if options.readme:
-        options.readme.write_text(rewrite(options.readme.read_text(), document(result, SHOWN)))
+        options.readme.write_text(rewrite(options.readme.read_text(), readme_part(result)))
     else:
         print(document(result), end="")
 

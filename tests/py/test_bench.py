@@ -273,3 +273,32 @@ def test_a_loader_that_gives_other_records_is_noticed(tmp_path):
 
     with pytest.raises(AssertionError, match="lies"):
         loader_bench.check([Lies()], images)
+
+
+# ---------------------------------------------------------------- mounts
+
+
+def test_the_mount_table_goes_into_the_readme_with_what_it_was_measured_on(suite, result):
+    sys.path.insert(0, str(BENCH))
+    try:
+        import mount_report
+    finally:
+        sys.path.remove(str(BENCH))
+    figures = {name: {"zrecordfs classic": [1.5, 2.5, 20], "ext4": [3]} for name in mount_report.SHOWN[:2]}
+    figures["not shown"] = {"ext4": [1]}
+    state = {"user": "root", "load": 0.3, "rounds": 3, "tokens": 20000, "images": 500}
+    measured = {"figures": figures, "skipped": {}, "machine": result["machine"], "state": state}
+    readme = f"before\n{mount_report.BEGIN}\nprevious\n{mount_report.END}\nafter\n"
+    once = mount_report.rewrite(readme, mount_report.readme_part(measured))
+    assert mount_report.rewrite(once, mount_report.readme_part(measured)) == once
+    assert once.startswith("before\n") and once.endswith("\nafter\n") and "previous" not in once
+    assert f"\n| {mount_report.SHOWN[0]} | 2.50 (1.50–20.0) | 3.00 |\n" in once and "not shown" not in once
+    assert [len(columns) for columns in table_widths(once)] == [1]
+    for told in ("by root", "20,000 tokens", "3 interleaved rounds", "at most 0.3", "--rounds 3"):
+        assert told in once
+    other = {**measured, "figures": {"other row": {"ext4": [1]}}}
+    assert set(mount_report.merged(measured, other)["figures"]) == {*figures, "other row"}
+    other["state"] = {**state, "rounds": 5}
+    assert mount_report.merged(measured, other) == other, "figures measured otherwise stay out"
+    with pytest.raises(ValueError, match="mount:begin"):
+        mount_report.rewrite("no markers", "part")
