@@ -2,6 +2,7 @@
 """CDLLoader and the block datasets (zrecord.cdl) beside the celeres-dl wheel."""
 
 import gc
+import importlib
 import os
 import pickle
 import threading
@@ -667,3 +668,27 @@ def test_readme_of_the_wheel_after_changing_import_lines(hdf5_path):
     sampler = CDLSampler(data_source=dataset, block_size=1024, seed=42, rounds=6)
     loader = CDLLoader(dataset=dataset, batch_size=64, seed=42, prefetch=True, prefetch_depth=2)
     assert len(list(loader)) == len(loader) == 16
+
+
+def test_torch_collate_leaves_labels_that_are_no_numbers(wheel):
+    pytest.importorskip("torch")
+    collate = importlib.import_module("cdl.loader").torch_collate
+    data, labels = np.arange(40.0), np.array(list("ab") * 20)
+    rows, theirs = (
+        list(m.CDLLoader(m.NumpyBlockDataset(data.reshape(40, 1), labels, 8), 16, collate_fn=fn))
+        for m, fn in ((ours, ours.torch_collate), (wheel, collate))
+    )
+    items = ours.torch_collate([(np.ones(2), label) for label in labels])
+    assert [batch[1] for batch in rows] == [batch[1] for batch in theirs]
+    assert items[1] == labels.tolist()
+
+
+def test_a_batch_that_is_dropped_is_not_collated(wheel):
+    def collate(batch):
+        assert len(batch) == 16
+        return batch
+
+    lists = [np.ones(i % 3) for i in range(40)]
+    for m in (wheel, ours):
+        assert len(list(m.CDLLoader(m.NumpyBlockDataset(lists, None, 8), 16, drop_last=True, collate_fn=collate))) == 2
+        assert list(m.CDLLoader(m.NumpyBlockDataset(lists, None, 8), 64, drop_last=True)) == []

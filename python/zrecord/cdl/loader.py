@@ -55,9 +55,13 @@ def _as_tensor(values, torch):
         return torch.stack(values)
     if isinstance(first, np.ndarray):
         return torch.from_numpy(np.stack(values))
-    if isinstance(first, np.generic):
+    if isinstance(first, np.generic) and _is_number(first.dtype):
         return torch.from_numpy(np.array(values))
     return torch.tensor(values) if isinstance(first, (int, float)) else values
+
+
+def _is_number(dtype):
+    return dtype.kind in "biufc"
 
 
 def _rows_collate(data, labels):
@@ -73,7 +77,7 @@ def _rows_torch_collate(data, labels):
     if isinstance(data, np.ndarray):
         data = torch.from_numpy(data)
     if isinstance(labels, np.ndarray):
-        labels = torch.from_numpy(labels)
+        labels = torch.from_numpy(labels) if _is_number(labels.dtype) else list(labels)
     return data, labels
 
 
@@ -210,12 +214,13 @@ class CDLLoader:
         load = self._load_block if collate is None else self._load_rows
         loaded = self._read(shuffler, position, lambda piece: load(shuffler, piece, counts))
         try:
-            batches = self._item_batches(loaded) if collate is None else _row_batches(
-                loaded, self.batch_size, collate
+            least = self.batch_size if self.drop_last else 1
+            batches = (
+                self._item_batches(loaded, least)
+                if collate is None
+                else _row_batches(loaded, self.batch_size, least, collate)
             )
             for count, batch in batches:
-                if count < self.batch_size and self.drop_last:
-                    return
                 cursor[0] += count
                 counts.samples += count
                 yield batch
@@ -294,8 +299,8 @@ class CDLLoader:
         counts.add(start, stop, nbytes, seconds)
         return block
 
-    def _item_batches(self, loaded):
-        """(count, batch) by the dataset's get_item and the collate function."""
+    def _item_batches(self, loaded, least):
+        """(count, batch) by the dataset's get_item and the collate function; of `least` or more."""
         get_item, batch = self.dataset.get_item, []
         for _, (block, offsets) in loaded:
             for offset in offsets:
@@ -303,7 +308,7 @@ class CDLLoader:
                 if len(batch) == self.batch_size:
                     yield len(batch), self.collate_fn(batch)
                     batch = []
-        if batch:
+        if len(batch) >= least:
             yield len(batch), self.collate_fn(batch)
 
     # ------------------------------------------------------------ state
@@ -444,8 +449,11 @@ class CDLLoader:
 # ---------------------------------------------------------------- rows
 
 
-def _row_batches(loaded, batch_size, collate):
-    """(count, batch) from parts of blocks: views of a part, or joined where parts meet."""
+def _row_batches(loaded, batch_size, least, collate):
+    """(count, batch) from parts of blocks: views of a part, or joined where parts meet.
+
+    A last batch of fewer than `least` is left out.
+    """
     parts, held = [], 0
     for _, rows in loaded:
         size, at = len(rows[0]), 0
@@ -458,7 +466,7 @@ def _row_batches(loaded, batch_size, collate):
         if at < size:
             parts.append(_part(rows, at, size))
             held += size - at
-    if held:
+    if held >= least:
         yield held, collate(*_join(parts))
 
 
