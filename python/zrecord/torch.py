@@ -41,7 +41,7 @@ __all__ = ["BatchSampler", "IterDataset", "MapDataset", "RecordSampler", "collat
 def _tensor(array):
     try:
         return torch.from_numpy(array)
-    except TypeError:
+    except (TypeError, ValueError):  # the second for a foreign byte order
         raise TypeError(f"torch has no dtype for {array.dtype}: cast it in a transform") from None
 
 
@@ -214,8 +214,7 @@ class _Steps:
         self.epoch_steps = max(1, length // count)
 
     def ids(self, step):
-        self.sampler.seek(step)
-        return self.sampler.next()[self.part].copy()
+        return self.sampler.sample(step)[self.part]
 
 
 class _Epochs:

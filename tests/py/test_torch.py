@@ -90,6 +90,18 @@ def test_records_that_agree_in_no_dimension_come_in_parts(tmp_path):
 def test_a_dtype_that_torch_lacks_is_named():
     with pytest.raises(TypeError, match="datetime64"):
         zt.to_torch(np.zeros(2, "M8[s]"))
+    with pytest.raises(TypeError, match=">f4"):
+        zt.to_torch(np.zeros(2, ">f4"))
+
+
+def test_a_sampler_given_to_torch_stays_where_it_is(stores):
+    sampler = zrecord.Sampler(len(stores["x"]), 8, 2, 5)
+    kept = sampler.next().copy()
+    view = sampler.next()
+    before = view.copy()
+    steps = list(zt.BatchSampler(len(stores["x"]), sampler=sampler))
+    next(iter(zt.IterDataset(stores["x"], sampler=sampler)))
+    assert steps[0] == kept.tolist() and sampler.step == 2 and (view == before).all()
 
 
 def test_pinning_is_asked_of_torch_where_there_is_a_gpu(monkeypatch):
