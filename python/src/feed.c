@@ -141,6 +141,10 @@ static int enter_stores(struct feed *f, struct zr_feed_stream *streams)
 static int slice(struct zr_feed_options *o, unsigned long long rank, unsigned long long world)
 {
     unsigned __int128 total = zr_sampler_batch_count(&o->sampler);
+    if (rank >= world) {
+        PyErr_Format(PyExc_ValueError, "rank %llu must be below world_size %llu", rank, world);
+        return -1;
+    }
     o->begin = (size_t)(total * rank / world);
     o->count = (size_t)(total * (rank + 1) / world) - o->begin;
     if (o->count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import importlib
 import operator
 import os
@@ -25,6 +26,12 @@ __all__ = ["DataLoader"]
 # How long close() waits for a transform that does not come back before it goes on without it.
 JOIN_SECONDS = 5.0
 
+# A signal handler that stops the loader just before a consumer waits wakes nobody: so that looks.
+LOOK_SECONDS = 0.1
+
+STEP_MAX = 2**63 - 1
+_COUNT_MAX = 2**31 - 1  # of threads, and of batches ahead
+
 _END = object()
 _runs: weakref.WeakSet[_Run] = weakref.WeakSet()
 
@@ -34,7 +41,7 @@ def identity(batch):
     return batch
 
 
-def _integer(value, name, least):
+def _integer(value, name, least, most=STEP_MAX):
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer")
     try:
@@ -43,6 +50,8 @@ def _integer(value, name, least):
         raise TypeError(f"{name} must be an integer") from None
     if value < least:
         raise ValueError(f"{name} must be {'positive' if least else 'at least 0'}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, not {value}")
     return value
 
 
@@ -65,8 +74,15 @@ class _Position:
         self.count += 1
         self.ahead.add(step)
         while self.step in self.ahead:
-            self.ahead.remove(self.step)
             self.step += 1
+            self.ahead.discard(self.step - 1)
+
+    def numbers(self):
+        """(step, ahead), also inside a signal handler that came in the middle of consume."""
+        step, ahead = self.step, set(self.ahead)
+        while step in ahead:
+            step += 1
+        return step, sorted(one for one in ahead if one > step)
 
 
 class _Run:
@@ -74,7 +90,8 @@ class _Run:
 
     It does not refer to the loader, so that a loader nobody holds any more can end it.  The feed
     gathers ahead in a thread of the engine's; transform threads take from it and fill `finished`.
-    The fields below `lock` belong to it.
+    The fields below `lock` belong to it.  A signal handler or a finaliser may come while its own
+    thread holds the lock, and call the loader: so the lock lets its holder in again.
     """
 
     def __init__(self, feed, transform, workers, ordered, position):
@@ -83,7 +100,7 @@ class _Run:
         self.ordered = ordered
         self.pid = os.getpid()
         self.started = time.monotonic()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.ready = threading.Condition(self.lock)  # consumers wait for a finished batch
         self.finished = {}  # step -> batch, in the order of completion
         self.position = position
@@ -92,19 +109,35 @@ class _Run:
         self.closed = False  # all threads have ended
         self.wait_seconds = 0.0  # of consumers, where there are transforms
         self.transform_seconds = 0.0
+        self.running = set()  # transform threads
+        self.closers = set()  # those of them whose transform called close()
         self.threads = [
-            threading.Thread(target=self._transform_loop, name="zrecord-transform", daemon=True)
+            threading.Thread(target=self._run_thread, name="zrecord-transform", daemon=True)
             for _ in range(workers)
         ]
         _runs.add(self)
         try:
             for thread in self.threads:
-                thread.start()
+                self.running.add(thread)
+                try:
+                    thread.start()
+                except BaseException:
+                    self.running.discard(thread)
+                    raise
         except BaseException:
             self.stop()
             raise
 
     # ------------------------------------------------------------ threads
+
+    def _run_thread(self):
+        me = threading.current_thread()
+        try:
+            self._transform_loop()
+        finally:
+            with self.lock:
+                self.running.discard(me)
+                self.ready.notify_all()
 
     def _transform_loop(self):
         while True:
@@ -168,17 +201,21 @@ class _Run:
                     self.finished.clear()
                     raise self.failure[1]
                 step = self._finished_step()
-                if step is not None:
-                    self.wait_seconds += time.perf_counter() - start
-                    self.position.consume(step)
-                    self.feed.release()
-                    return self.finished.pop(step)
-                self.ready.wait()
+                if step is None:
+                    self.ready.wait(LOOK_SECONDS)
+                    continue
+                self.wait_seconds += time.perf_counter() - start
+                self.position.consume(step)
+                batch = self.finished.pop(step, _END)  # gone where a signal handler closed
+                self.feed.release()
+                return batch
         return _END
 
     def _finished_step(self):
         if not self.ordered:
-            return next(iter(self.finished), None)
+            with contextlib.suppress(RuntimeError):  # emptied by a signal handler that closed
+                return next(iter(self.finished), None)
+            return None
         step = self.position.step
         return step if step in self.finished else None
 
@@ -199,15 +236,21 @@ class _Run:
         """Wait for the threads of a stopped run and let go of its batches; whether all ended."""
         if self.closed or self.pid != os.getpid():
             return True
-        deadline = time.monotonic() + seconds
-        others = [t for t in self.threads if t is not threading.current_thread() and t.ident]
-        for thread in others:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        me = threading.current_thread()
+        with self.lock:  # which waiting lets go of, also where a signal handler is inside it
+            if me in self.running:
+                self.closers.add(me)
+                self.ready.notify_all()
+            staying = self.closers if me in self.running else frozenset()
+            ended = self.ready.wait_for(lambda: self.running <= staying, seconds)
+        for thread in self.threads if ended else ():
+            if thread not in self.closers and thread.ident:
+                thread.join()
         self.feed.close()
         with self.lock:
             self.finished.clear()
-        self.closed = not any(thread.is_alive() for thread in others)
-        return self.closed
+        self.closed = ended
+        return ended
 
     # ------------------------------------------------------------ figures
 
@@ -289,7 +332,7 @@ class DataLoader:
     rank, world_size : int
         This loader gives the part ``[rank * n // world_size, (rank + 1) * n // world_size)`` of
         the n ids of each step, so that the ranks together give each batch once.
-    packed : bool or iterable of str
+    packed : bool, str or iterable of str
         Ragged streams given packed: all of them, or those named.
     sampler : Sampler
         In place of `batch_size`, `mode` and `seed`; for modes with options of their own.
@@ -324,7 +367,7 @@ class DataLoader:
         start_step: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        packed: bool | Iterable[str] = False,
+        packed: bool | str | Iterable[str] = False,
         sampler: Sampler | None = None,
         progress: bool = False,
     ) -> None:
@@ -332,8 +375,8 @@ class DataLoader:
             streams = streams.records()
         self.streams = dict(streams)
         length = self._common_length()
-        workers = _integer(transform_workers, "transform_workers", 1)
-        self._prefetch = _integer(prefetch_size, "prefetch_size", 1)
+        workers = _integer(transform_workers, "transform_workers", 1, _COUNT_MAX)
+        self._prefetch = _integer(prefetch_size, "prefetch_size", 1, _COUNT_MAX)
         if not callable(transform):
             raise TypeError("transform must be callable")
         self.sampler = self._sampler(sampler, length, batch_size, mode, seed)
@@ -372,6 +415,8 @@ class DataLoader:
 
     def _packed_flags(self, packed):
         ragged = {name for name, stream in self.streams.items() if isinstance(stream, Ragged)}
+        if isinstance(packed, str):
+            packed = (packed,)
         wanted = (ragged if packed else set()) if isinstance(packed, bool) else set(packed)
         if wanted - ragged:
             raise ValueError(f"packed names streams that are not Ragged: {sorted(wanted - ragged)}")
@@ -396,15 +441,17 @@ class DataLoader:
         return self
 
     def __next__(self) -> Any:
-        run = self._run
-        if run.pid != os.getpid():
-            raise RuntimeError("a DataLoader does not survive fork: make one in the child")
-        batch = run.take()
+        batch = self._own_run().take()
         if batch is _END:
             raise StopIteration
         if self._bar is not None:
             self._bar.update()
         return batch
+
+    def _own_run(self):
+        if self._run.pid != os.getpid():  # the threads are not here, and its locks may be held
+            raise RuntimeError("a DataLoader does not survive fork: make one in the child")
+        return self._run
 
     def __len__(self) -> int:
         raise TypeError("an endless loader has no length")
@@ -423,7 +470,7 @@ class DataLoader:
             ``ready`` now and ``under_way``; and the ``slowest``: ``'consumer'`` where the loader
             keeps up, else ``'gather'`` or ``'transform'``.
         """
-        return self._run.stats()
+        return self._own_run().stats()
 
     def state_dict(self) -> dict[str, Any]:
         """Position of the consumer, for :meth:`load_state_dict`.
@@ -438,9 +485,9 @@ class DataLoader:
         -------
         dict
         """
-        run = self._run
+        run = self._own_run()
         with run.lock:
-            step, ahead = run.position.step, sorted(run.position.ahead)
+            step, ahead = run.position.numbers()
         return {"version": 1, "step": step, "ahead": ahead, **self._config()}
 
     def _config(self):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """DataLoader: threads, order, state, failures, the end."""
 
+import contextlib
 import gc
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -623,6 +625,12 @@ def test_a_sampler_of_ones_own(streams, mode):
         ({"world_size": 17, "batch_size": 16}, ValueError),
         ({"start_step": -1}, ValueError),
         ({"start_step": 1.5}, TypeError),
+        ({"start_step": 2**64 + 5}, ValueError),  # would be step 5
+        ({"world_size": 2**64}, ValueError),  # would be none
+        ({"rank": 2**64, "world_size": 2**64 + 1}, ValueError),
+        ({"prefetch_size": 2**64}, ValueError),
+        ({"transform_workers": 2**64}, ValueError),
+        ({"packed": "nothing"}, ValueError),
         ({"packed": ["x"]}, ValueError),
         ({"packed": ["nothing"]}, ValueError),
         ({"sampler": 5}, TypeError),
@@ -636,7 +644,7 @@ def test_refused_keywords(streams, options, error):
 
 
 def test_packed_streams(streams):
-    for packed in (True, ["r"]):
+    for packed in (True, ["r"], "r"):
         with DataLoader(streams, batch_size=16, packed=packed) as loader:
             for ids in expected_ids(range(5)):
                 batch = next(loader)
@@ -779,3 +787,147 @@ def test_no_thread_of_the_engine_is_left(streams):
     del loaders
     gc.collect()
     assert feeds() == 0
+
+
+# ---------------------------------------------------------------- calls from inside
+
+
+INSIDE = """
+import importlib, signal, sys, zrecord
+identity = importlib.import_module("zrecord.dataloader").identity
+
+def traced(where, call):
+    # A signal handler may come between any two lines: so `call` at each line of the loader's own.
+    calls = [0]
+    def trace(frame, event, arg):
+        if "dataloader.py" not in frame.f_code.co_filename:
+            return None
+        if event == "line" and frame.f_code.co_name in where and not inside[0]:
+            inside[0] = True
+            sys.settrace(None)
+            call()
+            sys.settrace(trace)
+            inside[0] = False
+            calls[0] += 1
+        return trace
+    inside = [False]
+    sys.settrace(trace)
+    return calls
+
+x = zrecord.open(sys.argv[1])
+for transform in (identity, lambda batch: batch):
+    loader = zrecord.DataLoader({"x": x}, 2, 16, transform=transform)
+"""
+
+
+def run_inside(body, path):
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE + body, path], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_signal_handler_takes_a_sound_state_wherever_it_comes(streams, tmp_path):
+    # Handlers of SIGTERM or SIGUSR1 write checkpoints while the loop is somewhere inside next().
+    body = """
+    states = []
+    calls = traced(("_take_finished", "_take_gathered", "_finished_step", "consume"),
+                   lambda: states.append((given, loader.state_dict(), loader.stats()["batches"])))
+    for given in range(20):
+        next(loader)
+    sys.settrace(None)
+    assert calls[0] > 20
+    for given, state, _ in states:
+        assert all(step > state["step"] for step in state["ahead"]), state
+        assert state["step"] + len(state["ahead"]) in (given, given + 1), (given, state)
+        loader.load_state_dict(state)
+    loader.close()
+"""
+    run_inside(body, tmp_path / "x")
+
+
+def test_close_by_a_signal_handler_ends_next_wherever_it_comes(streams, tmp_path):
+    body = """
+    import warnings
+    warnings.simplefilter("error")  # a thread left behind
+    loader.close()
+    total = None
+    at = 0
+    while total is None or at < total:
+        loader = zrecord.DataLoader({"x": x}, 2, 16, transform=transform)
+        left = [at]
+        def count():
+            left[0] -= 1
+            if left[0] == -1:
+                loader.close()
+        calls = traced(("_take_finished", "_take_gathered", "_finished_step", "consume"), count)
+        for _, _batch in zip(range(4), loader):
+            pass
+        sys.settrace(None)
+        if total is None:
+            total = calls[0]
+        loader.close()
+        at += 1
+    print(total)
+"""
+    assert min(map(int, run_inside(body, tmp_path / "x").split())) > 2
+
+
+def test_a_finaliser_inside_the_loader_may_ask_it(streams):
+    # Collections come anywhere, also while the loader's lock is held.
+    with DataLoader({"x": streams["x"]}, 2, 16, transform=lambda batch: batch) as loader:
+        with loader._run.lock:
+            assert loader.state_dict()["step"] == 0 and loader.stats()["batches"] == 0
+            loader.close()
+
+
+def test_transforms_that_close_at_the_same_time_do_not_wait_for_each_other(streams):
+    met = threading.Barrier(2)
+    made = threading.Event()
+
+    def transform(batch):
+        made.wait(30)
+        met.wait(30)
+        loader.close()
+        return batch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = DataLoader({"x": streams["x"]}, 2, 16, transform=transform)
+        made.set()
+        for _ in loader:
+            pass
+        loader.close()
+    assert not met.broken
+
+
+@pytest.mark.parametrize("transform", [None, lambda batch: batch])
+def test_a_forked_child_is_told_while_locks_are_held(streams, transform):
+    options = {"transform": transform} if transform else {}
+    with DataLoader({"x": streams["x"]}, 2, 16, **options) as loader:
+        next(loader)
+        held, let_go = threading.Event(), threading.Event()
+
+        def hold():
+            with loader._run.lock:
+                held.set()
+                let_go.wait(30)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait(30)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(10)
+            told = 0
+            for call in (loader.state_dict, loader.stats, loader.__next__):
+                with contextlib.suppress(RuntimeError):
+                    call()
+                    os._exit(1)
+                told += 1
+            loader.close()
+            os._exit(0 if told == 3 else 2)
+        let_go.set()
+        holder.join()
+        assert os.waitpid(pid, 0)[1] == 0
