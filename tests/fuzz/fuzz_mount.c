@@ -195,7 +195,7 @@ static void command(struct fs *fs, uint64_t ino, const char *text, size_t nbytes
     memcpy(ctl.text, text, nbytes < sizeof ctl.text ? nbytes : sizeof ctl.text);
     node_text.command(fs, &text_node, true, &ctl);
     require(ctl.nbytes < COMMANDS_WORDS_MAX);
-    node_text.write(fs, &text_node, text, nbytes);
+    node_text.write(fs, &text_node, text, nbytes, 0);
     node_release(fs, &node);
 }
 
