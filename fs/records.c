@@ -154,12 +154,15 @@ static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, s
 {
     struct zr_error err;
     uint64_t nbytes;
-    warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino, (uint64_t)off);
+    bool has_work =
+        warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino, (uint64_t)off);
     int code = zr_record_npy_nbytes(node->source->reader, node->id, &nbytes, &err);
     if (code == ZR_OK && nbytes <= DIRECT_NBYTES)
         code = read_direct(req, fs, node, size, off, &err);
     else if (code == ZR_OK)
         code = records_read_cached(req, fs, node, size, off, &err);
+    if (has_work)
+        warm_wake(fs->warm);
     return code == ZR_OK ? 0 : records_fail(fs, node->source, node->id, &err);
 }
 

@@ -94,6 +94,7 @@ struct warm {
     uint64_t tick; /* READs of the start of a record */
     uint64_t next_serial;
     unsigned started_count, idle_count;
+    bool has_work; /* found by the READ that is being accounted for */
     size_t first_job, job_count;
     uint64_t pending_count;            /* records of jobs, those being pushed included */
     uint64_t pushing_count;            /* records of streams that are being pushed */
@@ -241,8 +242,7 @@ static bool match(struct warm *w, uint64_t view, uint64_t position, uint64_t jum
         uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + jump;
         if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
             s->used = w->tick;
-            if (wanted_count(w, s))
-                call_threads(w);
+            w->has_work |= wanted_count(w, s) > 0;
             return true;
         }
     }
@@ -288,15 +288,25 @@ static void account_read(struct warm *w, uint64_t view, uint64_t position, uint6
         begin_stream(w, hint.view, hint.position);
 }
 
-void warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off)
+bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off)
 {
     if (w->options.ahead == WARM_OFF)
-        return;
+        return false;
     if (off == 0)
         note_read(w, ino);
     if (pthread_mutex_trylock(&w->lock) != 0)
-        return; /* one sighting less does no harm, waiting would */
+        return false; /* one sighting less does no harm, waiting would */
+    w->has_work = false;
     account_read(w, view, position, ino, off == 0);
+    bool has_work = w->has_work && (w->idle_count || w->started_count < w->options.thread_count);
+    pthread_mutex_unlock(&w->lock);
+    return has_work;
+}
+
+void warm_wake(struct warm *w)
+{
+    pthread_mutex_lock(&w->lock);
+    call_threads(w);
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -52,8 +52,10 @@ void warm_free(struct warm *w);
 
 /* A READ of the record at a position of its plain view, before it is answered: then the
  * record is not decoded ahead meanwhile, and whoever has the answer finds it accounted for.
- * off is where in the file.  Costs some tens of ns.  Thread safe, as all of these. */
-void warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off);
+ * off is where in the file.  Costs some tens of ns.  True when warm_wake is to be called, once
+ * it is answered: a woken thread may take the CPU.  Thread safe, as all of these. */
+bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off);
+void warm_wake(struct warm *w);
 /* Somebody looked up a record through another view, so a READ of it may follow. */
 void warm_saw_lookup(struct warm *w, uint64_t view, uint64_t position, uint64_t ino);
 /* Somebody listed another view, so its first records may be read next. */
