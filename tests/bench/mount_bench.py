@@ -157,7 +157,7 @@ def copies(bench, peer):
     with peer.mounted(corpus, bench.point) as path:
         if peer.command is None:
             drop_inodes()
-        return {f"tar cf - of {corpus.count} tokens": bench.seconds("sh", "-c", f"tar cf - -C {path} . | cat")}
+        return {f"tar cf - of {corpus.count} tokens, s": bench.seconds("sh", "-c", f"tar cf - -C {path} . | cat")}
 
 
 def copy_tree(bench, peer):
@@ -166,7 +166,7 @@ def copy_tree(bench, peer):
         with peer.mounted(corpus, bench.point) as path:
             if peer.command is None:
                 drop_inodes()
-            return {f"cp -r of {corpus.count} tokens": bench.seconds("cp", "-r", path, f"{target}/copy")}
+            return {f"cp -r of {corpus.count} tokens, s": bench.seconds("cp", "-r", path, f"{target}/copy")}
 
 
 def drop_inodes():
@@ -199,13 +199,13 @@ def torch(bench, peer):
     for corpus in (bench.tokens, bench.images):
         with peer.mounted(corpus, bench.point) as path:
             first, second = bench.loader("torch", path, corpus.count, 2)
-            figures[f"{corpus.name}, DataLoader, first epoch"] = first
-            figures[f"{corpus.name}, DataLoader, second epoch"] = second
+            figures[f"{corpus.name}, DataLoader, first epoch, s"] = first
+            figures[f"{corpus.name}, DataLoader, second epoch, s"] = second
     if peer.name.startswith("zrecordfs"):
         with peer.mounted(bench.tokens, bench.point) as path:
             os.listdir(path / ".views" / "epoch" / "7")
             first = bench.loader("torch", path / ".views" / "epoch" / "7", bench.tokens.count, 2)[0]
-            figures["tokens, DataLoader, .views/epoch, first epoch"] = first
+            figures["tokens, DataLoader, .views/epoch, first epoch, s"] = first
     return figures
 
 
