@@ -556,6 +556,24 @@ static uint32_t find_leaf(const struct archive *a, const struct zr_archive_level
     return leaf ? leaf : find_empty(a, level, name, name_nbytes);
 }
 
+/* Position + 1 of the leaf whose file has this name; 0: none. */
+static uint32_t find_file(const struct archive *a, const struct zr_archive_level *level,
+                          const char *name)
+{
+    size_t n = strlen(name), stem = n - (sizeof SUFFIX - 1);
+    return n > sizeof SUFFIX - 1 && strcmp(name + stem, SUFFIX) == 0
+               ? find_leaf(a, level, name, stem)
+               : 0;
+}
+
+static uint32_t find_level(const struct archive *a, const struct zr_archive_level *level,
+                           const char *name)
+{
+    return find_member(a, a->level_of, level->path, name, strlen(name), "/meta.json");
+}
+
+/* Keys may be "x" and "x.npy".  Where names meet, what holds most comes first: a level, which holds
+ * leaves of its own, then a leaf's file, then its rows, which the file has too. */
 static int level_child(struct fs *fs, const struct node *dir, const char *name, struct node *child)
 {
     const struct archive *a = dir->source->archive;
@@ -564,16 +582,13 @@ static int level_child(struct fs *fs, const struct node *dir, const char *name, 
         return records_special_child(fs, dir, name, child);
     if (strcmp(name, META_NAME) == 0)
         return held(fs, dir, meta_node(fs, dir->source, dir->id), child);
-    size_t n = strlen(name), stem = n - (sizeof SUFFIX - 1);
-    uint32_t leaf = n > sizeof SUFFIX - 1 && strcmp(name + stem, SUFFIX) == 0
-                        ? find_leaf(a, level, name, stem)
-                        : 0;
-    if (leaf)
-        return held(fs, dir, leaf_node(fs, dir->source, leaf - 1), child);
-    uint32_t inner = find_member(a, a->level_of, level->path, name, n, "/meta.json");
+    uint32_t inner = find_level(a, level, name);
     if (inner)
         return held(fs, dir, level_node(fs, dir->source, inner - 1), child);
-    leaf = find_leaf(a, level, name, n);
+    uint32_t leaf = find_file(a, level, name);
+    if (leaf)
+        return held(fs, dir, leaf_node(fs, dir->source, leaf - 1), child);
+    leaf = find_leaf(a, level, name, strlen(name));
     if (leaf && has_rows(a, leaf - 1))
         return held(fs, dir, rows_node(fs, dir->source, leaf - 1), child);
     return ENOENT;
@@ -581,6 +596,13 @@ static int level_child(struct fs *fs, const struct node *dir, const char *name, 
 
 /* Positions: dots, specials, meta.json, then two an entry. */
 enum { POS_META = RECORDS_AFTER_SPECIAL, POS_ENTRIES };
+
+static bool rows_are_hidden(const struct archive *a, const struct node *dir, const char *name)
+{
+    return strcmp(name, META_NAME) == 0 ||
+           (dir->id == 0 && strcmp(name, TREE_CONTROL_NAME) == 0) ||
+           find_file(a, &a->tree->levels[dir->id], name);
+}
 
 /* False when the answer is full. */
 static bool list_entry(struct fs *fs, const struct node *dir, size_t k, uint64_t pos,
@@ -599,9 +621,11 @@ static bool list_entry(struct fs *fs, const struct node *dir, size_t k, uint64_t
     struct node file = leaf_node(fs, dir->source, e->index);
     struct node folder = rows_node(fs, dir->source, e->index);
     snprintf(name, sizeof name, "%s%s", stem, SUFFIX);
-    if (pos <= at && !listing_add(l, name, &file, at + 1))
+    if (pos <= at && !find_level(a, &a->tree->levels[dir->id], name) &&
+        !listing_add(l, name, &file, at + 1))
         return false;
-    return pos > at + 1 || !has_rows(a, e->index) || listing_add(l, stem, &folder, at + 2);
+    return pos > at + 1 || !has_rows(a, e->index) || rows_are_hidden(a, dir, stem) ||
+           listing_add(l, stem, &folder, at + 2);
 }
 
 static int level_list(struct fs *fs, const struct node *dir, uint64_t pos, struct listing *l)

@@ -67,6 +67,32 @@ def test_names_that_do_not_exist(archive, tmp_path):
             assert not (m.path / name).exists(), name
 
 
+def test_names_that_meet(tmp_path):
+    """Of "x" and "x.npy" each array is there once; no name is listed twice or leads elsewhere."""
+    tree = {
+        "x": np.arange(3),
+        "x.npy": np.arange(3) + 10,
+        "meta.json": np.arange(3) + 20,
+        ".control": np.arange(3) + 30,
+        "y": np.arange(3) + 40,
+        "y.npy": {"z": np.arange(3) + 50},
+    }
+    path = zrecord.save_archive(tree, tmp_path / "a.tdz", batch_size=3)
+    with mounted(path, tmp_path / "m") as m:
+        names = os.listdir(m.path)
+        assert sorted(names) == sorted(
+            ["meta.json", "meta.json.npy", ".control.npy", "x", "x.npy", "x.npy.npy", "y", "y.npy"]
+        )
+        for entry in os.scandir(m.path):
+            assert entry.inode() == os.stat(entry.path).st_ino
+            assert entry.is_dir() == os.path.isdir(entry.path)
+        for key in ("x", "x.npy", "meta.json", ".control", "y.npy/z"):
+            wanted = tree["y.npy"]["z"] if key == "y.npy/z" else tree[key]
+            assert np.array_equal(np.load(m.path / f"{key}.npy"), wanted), key
+        assert np.load(m.path / "y" / "00000002.npy") == 42
+        assert json.loads((m.path / "meta.json").read_text())["x"]
+
+
 def test_numbers_agree_and_parents_lead_back(archive, tmp_path):
     with mounted(archive, tmp_path / "m") as m:
         seen = {}
