@@ -36,6 +36,7 @@ struct zr_archive {
     uint32_t *slots;  /* open addressing: member + 1, 0 free */
     size_t slot_mask;
     int64_t mtime_sec, mtime_nsec;
+    void (*on_read)(size_t index); /* for tests: in the thread that reads a member */
 };
 
 /* Memory that goes all at once. */

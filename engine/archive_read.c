@@ -120,6 +120,8 @@ static void read_task(void *ctx, size_t i)
 {
     struct reading *r = ctx;
     struct zr_error error;
+    if (r->a->on_read)
+        r->a->on_read((size_t)r->copies[i].index);
     if (atomic_load(&r->stop) ||
         !zri_member_read(r->a, (size_t)r->copies[i].index, r->copies[i].out, &error))
         return;

@@ -619,3 +619,19 @@ def test_leaves_that_are_no_records(tmp_path):
         path = zrecord.save_archive(tree, tmp_path / "a.tdz")
         with pytest.raises(ValueError):
             zrecord.load_archive(path).records()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_num_threads_is_the_number_of_threads(tmp_path, threads):
+    """In a new process: workers are started by the first load that may use them, and stay."""
+    tree = {f"x{i}": np.zeros(1 << 18, np.uint8) for i in range(8)}
+    path = zrecord.save_archive(tree, tmp_path / "a.tdz", compression="deflate")
+    code = """
+import os, sys, zrecord
+zrecord.set_thread_count(2)
+before = len(os.listdir("/proc/self/task"))
+zrecord.load_archive(sys.argv[1], num_threads=int(sys.argv[2]))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code, path, str(threads)], capture_output=True, text=True)
+    assert (done.stderr, done.stdout) == ("", f"{threads - 1}\n")

@@ -127,6 +127,65 @@ START_TEST(what_is_saved_is_found_and_mapped)
 }
 END_TEST
 
+/* Two threads meet in on_read, or one of them waits for ever. */
+static pthread_barrier_t meeting;
+static pthread_t readers[2];
+static atomic_uint reader_count;
+static _Thread_local bool has_met;
+
+static void meet(size_t index)
+{
+    (void)index;
+    if (has_met)
+        return;
+    has_met = true;
+    readers[atomic_fetch_add(&reader_count, 1)] = pthread_self();
+    pthread_barrier_wait(&meeting);
+}
+
+static pthread_t lone_reader;
+static void stay_alone(size_t index)
+{
+    (void)index;
+    ck_assert(pthread_equal(pthread_self(), lone_reader));
+}
+
+START_TEST(members_are_inflated_by_as_many_threads_as_asked)
+{
+    enum { COUNT_OF_LEAVES = 8, LEAF_NBYTES = 128 << 10 };
+    static uint8_t zeros[LEAF_NBYTES], out[COUNT_OF_LEAVES][LEAF_NBYTES];
+    char names[COUNT_OF_LEAVES][16];
+    struct zr_archive_source sources[COUNT_OF_LEAVES + 1] = {text_source("meta.json", plain_meta)};
+    for (size_t i = 0; i < COUNT_OF_LEAVES; i++) {
+        snprintf(names[i], sizeof names[i], "x%zu.memmap", i);
+        sources[i + 1] = (struct zr_archive_source){
+            .name = names[i], .nbytes = LEAF_NBYTES, .data = zeros, .is_payload = true};
+    }
+    const struct zr_archive_save_options options = {.method = "deflate"};
+    struct zr_archive *a;
+    struct zr_error err;
+    zr_set_thread_count(2);
+    ck_assert_int_eq(zr_archive_save(at("t.tdz"), sources, COUNT(sources), &options, &err), ZR_OK);
+    ck_assert_int_eq(zr_archive_open(&a, at("t.tdz"), ZR_ARCHIVE_COPY, &err), ZR_OK);
+    struct zr_archive_copy copies[COUNT_OF_LEAVES];
+    for (size_t i = 0; i < COUNT_OF_LEAVES; i++) {
+        copies[i].out = out[i];
+        ck_assert_int_eq(zr_archive_find(a, names[i], &copies[i].index, &err), ZR_OK);
+    }
+    pthread_barrier_init(&meeting, NULL, 2);
+    a->on_read = meet;
+    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), 2, &err), ZR_OK);
+    ck_assert_uint_eq(atomic_load(&reader_count), 2);
+    ck_assert(!pthread_equal(readers[0], readers[1]));
+    lone_reader = pthread_self();
+    a->on_read = stay_alone;
+    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), 1, &err), ZR_OK);
+    pthread_barrier_destroy(&meeting);
+    zr_archive_close(a);
+    zr_set_thread_count(0);
+}
+END_TEST
+
 START_TEST(an_array_is_a_store_without_files)
 {
     static const int32_t rows[] = {0, 1, 2, 3, 4, 5};
@@ -153,6 +212,7 @@ int main(void)
         a_failing_source_leaves_nothing,
         names_and_options_are_checked,
         what_is_saved_is_found_and_mapped,
+        members_are_inflated_by_as_many_threads_as_asked,
         an_array_is_a_store_without_files,
     };
     return run_tests("archive", tests, COUNT(tests), 60);
