@@ -320,7 +320,7 @@ const char *zri_zip_end_parse(struct zri_zip_end *end, const uint8_t *tail, size
 {
     uint64_t tail_off = file_nbytes - nbytes;
     if (nbytes < ZRI_ZIP_END_NBYTES)
-        return "not a zip file: too short";
+        return "not a zip archive (.tdz): too short";
     for (size_t at = nbytes - ZRI_ZIP_END_NBYTES + 1; at--;) {
         size_t comment = nbytes - at - ZRI_ZIP_END_NBYTES;
         if (comment > UINT16_MAX)
@@ -328,7 +328,7 @@ const char *zri_zip_end_parse(struct zri_zip_end *end, const uint8_t *tail, size
         if (zri_le32(tail + at) == END_MAGIC && zri_le16(tail + at + 20) == comment)
             return parse_end_at(end, tail, at, tail_off);
     }
-    return "not a zip file, or cut short: its end record is missing";
+    return "not a zip archive (.tdz), or cut short: its end record is missing";
 }
 
 /* ---------------------------------------------------------------- writing */

@@ -106,8 +106,12 @@ static int verify_file(const char *path, bool quiet)
     struct zr_error err;
     const struct zr_archive_tree *tree = NULL;
 
-    if (zr_archive_open(&a, path, ZR_ARCHIVE_COPY, &err) != ZR_OK)
-        return fail(&err);
+    if (zr_archive_open(&a, path, ZR_ARCHIVE_COPY, &err) != ZR_OK) {
+        fail(&err);
+        if (err.code == ZR_E_FORMAT)
+            diag("%s: what is verified is a store (a directory) or a memmap archive (.tdz)", path);
+        return EXIT_FAILED;
+    }
     int status = verify_archive(a, path, quiet);
     if (status == EXIT_FINE && zr_archive_tree(a, NULL, 0, &tree, &err) != ZR_OK)
         status = fail(&err);

@@ -18,7 +18,7 @@
 struct import {
     struct zr_archive *archive;
     const struct zr_archive_tree *tree;
-    const char *target;
+    const char *path, *target;
     char *staging; /* beside the target, renamed at the end */
     struct zr_writer_options options;
     struct progress bar;
@@ -34,8 +34,7 @@ bool is_archive(const char *path)
 
 static int refuse(const struct import *im, const struct zr_archive_leaf *leaf, const char *why)
 {
-    (void)im;
-    diag("leaf %s: %s", leaf->path, why);
+    diag("%s: leaf %s: %s", im->path, leaf->path, why);
     return EXIT_FAILED;
 }
 
@@ -44,7 +43,7 @@ static int check_leaves(struct import *im)
     const struct zr_archive_leaf *first = im->tree->leaves;
 
     if (!im->tree->leaf_count) {
-        diag("%s: an archive without leaves", im->target);
+        diag("%s: an archive without leaves", im->path);
         return EXIT_FAILED;
     }
     for (size_t i = 0; i < im->tree->leaf_count; i++) {
@@ -162,7 +161,7 @@ static int make_staging(struct import *im)
 int import_archive(const char *path, const char *target, const struct zr_writer_options *options,
                    bool quiet)
 {
-    struct import im = {.target = target, .options = *options};
+    struct import im = {.path = path, .target = target, .options = *options};
     struct zr_error err;
     int status = 0;
 

@@ -134,3 +134,16 @@ def test_an_interrupted_command_leaves_nothing(zrecord_tool, tmp_path, command, 
         assert set(os.listdir(tmp_path)) > set(before)
     else:
         assert process.returncode == -sig and sorted(os.listdir(tmp_path)) == before
+
+
+def test_messages_name_the_archive_and_what_was_expected(zrecord_tool, tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(100))
+    done = zrecord_tool("verify", tmp_path / "a.npy")
+    assert done.returncode and "not a zip archive" in done.stderr
+    assert "store (a directory) or a memmap archive (.tdz)" in done.stderr
+    zrecord.save_archive({"name": "text"}, tmp_path / "empty.tdz")
+    zrecord.save_archive({"x": np.float32(1)}, tmp_path / "scalar.tdz")
+    for name, why in (("empty.tdz", "an archive without leaves"), ("scalar.tdz", "leaf x: has no first dimension")):
+        done = zrecord_tool("import", tmp_path / name, tmp_path / "out")
+        assert done.returncode and f"{name}: {why}" in done.stderr, done.stderr
+        assert not (tmp_path / "out").exists()
