@@ -222,6 +222,10 @@ bench-archives: setup ## the archive tables, beside tensordict, torch.save and s
 	@build/archives-venv/bin/python tests/bench/archive_bench.py $(ARCHIVES)
 .PHONY: bench-archives
 
+bench-archives-readme: ## put the archive tables of the last run into README.md
+	@build/archives-venv/bin/python tests/bench/archive_bench.py --readme README.md
+.PHONY: bench-archives-readme
+
 bench-mount: bench-setup $(BUILD)/bench/mount_reader ## mounts, beside every other way to mount the same records
 	@$(AGAIN) -s all
 	@$(BENCH_PYTHON) tests/bench/mount_bench.py $(BENCH)

@@ -7,7 +7,8 @@ Every candidate writes and reads the same tensors; what it reads is compared wit
 time counts.  The candidates take turns in each round, in another order each time; figures are
 medians of the rounds with the slowest and fastest.  The page cache is warm, nothing is synced.
 torch.save and safetensors hold flat dicts with dotted keys, which are not nested again on loading.
-Writes archives.json, archives.md and SVG plots into the folder.
+Writes archives.json, archives.md and SVG plots into the folder.  --readme README.md runs nothing, but
+puts the tables of the last run between that file's markers.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import zrecord
 from rounds import rotated
 
 MIB = 1 << 20
+LEAVES = (10, 100, 1000, 10_000, 100_000)
 OURS, THEIRS = "zrecord", "tensordict"
 
 
@@ -169,8 +171,8 @@ def race(works, rounds, between=lambda: None):
 
 
 class Bench:
-    def __init__(self, folder, rounds):
-        self.folder, self.rounds = folder, rounds
+    def __init__(self, folder, rounds, most_leaves):
+        self.folder, self.rounds, self.most_leaves = folder, rounds, most_leaves
         self.tables = {}
 
     def note(self, table, title, seconds):
@@ -258,7 +260,7 @@ class Bench:
 
     def scaling(self):
         """What grows with the number of leaves of 512 bytes; and one leaf of them by its path."""
-        for count in (10, 100, 1000, 10_000, 100_000):
+        for count in [n for n in LEAVES if n <= self.most_leaves]:
             tree = small(count, count * 512, max(1, count // 100))
             # tensordict maps each leaf when it saves, and the kernel allows 65,530 mappings: beyond
             # that it only reads the file that was saved here.
@@ -330,6 +332,41 @@ def document(result):
     return "\n\n".join([*parts, report.machine(result["machine"], "make bench-archives")]) + "\n"
 
 
+BEGIN, END = "<!-- archives:begin -->", "<!-- archives:end -->"
+
+
+def median(row):
+    return report.milliseconds(row["seconds"]) if row else "–"
+
+
+def short_tables(result):
+    """Medians alone: one table of works, and one of what grows with the leaves."""
+    parts = []
+    for first, chosen in (
+        ("work", [t for t in result["tables"] if " by " not in t]),
+        ("work by leaves", [t for t in result["tables"] if t.endswith("by leaves")]),
+    ):
+        entries = [(t, e) for t in chosen for e in result["tables"][t]]
+        if entries:
+            names = list(dict.fromkeys(row["candidate"] for _, e in entries for row in e["rows"]))
+            rows = [
+                [title(t, e), *(median(by_candidate(e).get(n)) for n in names), ratio(e)]
+                for t, e in entries
+            ]
+            parts.append(report.markdown([first, *names, f"{THEIRS} / {OURS}"], rows))
+    return "\n\n".join([*parts, report.machine(result["machine"], "make bench-archives")])
+
+
+def title(table, entry):
+    work = str(entry["work"])
+    return work if table in work else f"{table.removesuffix(' by leaves')}, {work}"
+
+
+def put_into(readme, result):
+    before, rest = readme.read_text().split(BEGIN)
+    readme.write_text(f"{before}{BEGIN}\n{short_tables(result)}\n{END}{rest.split(END)[1]}")
+
+
 def draw(result, folder):
     for table in ("save by leaves", "open by leaves", "one leaf by leaves", "save by MiB", "open by MiB"):
         entries = result["tables"].get(table)
@@ -360,14 +397,19 @@ def main():
     root = Path(__file__).resolve().parents[2]
     parser.add_argument("--only", nargs="*", choices=WORKS, default=WORKS)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--leaves", type=int, default=LEAVES[-1], help="at most so many in `scaling`")
     parser.add_argument("--out", type=Path, default=root / "build" / "bench-results")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--readme", type=Path, help="only put the tables of the last run there")
     options = parser.parse_args()
+    if options.readme:
+        put_into(options.readme, json.loads((options.out / "archives.json").read_text()))
+        return
     torch.manual_seed(7)
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / "archives.json"
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench = Bench(Path(folder), options.rounds)
+        bench = Bench(Path(folder), options.rounds, options.leaves)
         for work in options.only:
             getattr(bench, work)()
         result = {"machine": machine.facts(folder), "tables": bench.tables}
