@@ -63,13 +63,13 @@ END_TEST
 static int failing_fill(void *ctx, uint64_t off, void *buf, size_t nbytes, struct zr_error *err)
 {
     (void)off, (void)buf, (void)nbytes;
-    ++*(int *)ctx;
+    atomic_fetch_add((atomic_int *)ctx, 1);
     return zri_fail(err, ZR_E_CORRUPT, "the source is damaged");
 }
 
 START_TEST(a_failing_source_leaves_nothing)
 {
-    int calls = 0;
+    atomic_int calls = 0;
     struct zr_error err;
     struct zr_archive_source sources[] = {text_source("meta.json", plain_meta),
                                           {.name = "x.memmap",
