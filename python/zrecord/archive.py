@@ -6,6 +6,7 @@ The files are those of tensordict's memmap archives (``.tdz``), in both directio
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -118,6 +119,16 @@ def _keys(subpath):
     return flat_key(subpath)
 
 
+def _threads(num_threads):
+    """0 stands for as many as the process may use, here as in the engine."""
+    if num_threads is None:
+        return 0
+    count = operator.index(num_threads)
+    if count < 1:
+        raise ValueError(f"num_threads must be at least 1, not {count}")
+    return min(count, 2**31 - 1)
+
+
 def load_archive(
     path: str | os.PathLike[str],
     mode: str | None = "r",
@@ -145,7 +156,7 @@ def load_archive(
     subpath : str or tuple of str, optional
         ``"a/b"`` or ``("a", "b")``: that level, or that leaf alone.
     num_threads : int, optional
-        For copying; by default as many as the process may use.
+        For copying, at least 1; by default, and at most, as many as the process may use.
     torch : bool
         Leaves are torch tensors over the same mapping.
     checksums : bool
@@ -183,7 +194,7 @@ def load_archive(
         _torch_leaf if torch else _extension_leaf,
         _torch_nested if torch else _numpy_nested,
         Levels(allow_pickle),
-        num_threads or 0,
+        _threads(num_threads),
         checksums,
         writable,
     )
@@ -316,7 +327,7 @@ def save_archive(
     compresslevel : int, optional
         1..12 for deflate, 1..9 for the others.
     num_threads : int, optional
-        By default as many as the process may use.
+        At least 1; by default, and at most, as many as the process may use.
     existsok : bool
         Whether a file at `path` may be replaced.
     durable : bool
@@ -340,7 +351,7 @@ def save_archive(
     method, level = _compression(compression, compresslevel)
     target = _prepare(path, existsok)
     _core.archive_save(
-        target, layout.sources, method, level, existsok, durable, num_threads or 0, 0, progress
+        target, layout.sources, method, level, existsok, durable, _threads(num_threads), 0, progress
     )
     return target
 
@@ -412,7 +423,7 @@ def pack_memmap(
     method, level = _compression(compression, compresslevel)
     archive_path = Path(archive_path)
     _core.archive_pack(
-        prefix, archive_path, method, level, existsok, False, num_threads or 0, progress
+        prefix, archive_path, method, level, existsok, False, _threads(num_threads), progress
     )
     return archive_path
 
@@ -443,7 +454,7 @@ def unpack_memmap(
     """
     prefix = Path(prefix)
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    _core.archive_unpack(archive_path, prefix, False, num_threads or 0, progress)
+    _core.archive_unpack(archive_path, prefix, False, _threads(num_threads), progress)
     return prefix
 
 

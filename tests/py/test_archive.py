@@ -635,3 +635,20 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
     done = subprocess.run([sys.executable, "-c", code, path, str(threads)], capture_output=True, text=True)
     assert (done.stderr, done.stdout) == ("", f"{threads - 1}\n")
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_numbers_of_threads_that_cannot_be(tmp_path, threads):
+    path, folder = tmp_path / "a.tdz", tmp_path / "folder"
+    zrecord.save_archive({"x": np.arange(5)}, path)
+    zrecord.unpack_memmap(path, folder)
+    calls = (
+        lambda: zrecord.load_archive(path, num_threads=threads),
+        lambda: zrecord.save_archive({"x": np.arange(5)}, tmp_path / "b.tdz", num_threads=threads),
+        lambda: zrecord.pack_memmap(folder, tmp_path / "c.tdz", num_threads=threads),
+        lambda: zrecord.unpack_memmap(path, tmp_path / "other", num_threads=threads),
+    )
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match="num_threads|integer"):
+            call()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.tdz", "folder"]
