@@ -45,7 +45,6 @@ PY
 
 missing_packages() {
     has gcc || echo gcc
-    has g++ || echo g++
     compiles || echo libc6-dev
     has make || echo make
     has pkg-config || echo pkg-config
