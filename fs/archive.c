@@ -599,8 +599,7 @@ enum { POS_META = RECORDS_AFTER_SPECIAL, POS_ENTRIES };
 
 static bool rows_are_hidden(const struct archive *a, const struct node *dir, const char *name)
 {
-    return strcmp(name, META_NAME) == 0 ||
-           (dir->id == 0 && strcmp(name, TREE_CONTROL_NAME) == 0) ||
+    return strcmp(name, META_NAME) == 0 || (dir->id == 0 && strcmp(name, TREE_CONTROL_NAME) == 0) ||
            find_file(a, &a->tree->levels[dir->id], name);
 }
 

@@ -5,7 +5,9 @@
  * The watcher counts what each seat serves.  A seat that serves nothing for a
  * period is either asleep, because nobody asks, or runnable and starved.  Then, or
  * when the machine has more to do than CPUs, all return to the normal class, for a
- * time that doubles with each such event.
+ * time that doubles with each such event.  Nobody is in the idle class while the
+ * watcher sleeps: on a busy machine a first request, or the end of the mount, would
+ * wait for seconds.
  */
 #include "courtesy.h"
 
@@ -38,8 +40,7 @@ struct courtesy_seat {
     pid_t tid;
     bool steps_aside;     /* wants to */
     bool is_aside;        /* does */
-    bool was_active;      /* served something when it was last not at work */
-    bool is_at_work;      /* runnable, and on one request for a period or more */
+    bool is_at_work;      /* runnable, and nothing new served for a period */
     unsigned stuck_count; /* such periods in a row, set aside */
     uint64_t seen_count;
 };
@@ -50,6 +51,7 @@ struct courtesy {
     pthread_cond_t changed;
     pthread_t watcher;
     bool is_stopping;
+    bool is_over; /* nobody steps aside any more */
     unsigned seat_count, joined_count, quiet_count;
     unsigned crowded_count; /* periods in a row with more work than CPUs */
     int64_t normal_until;   /* a penalty runs until then */
@@ -84,7 +86,8 @@ static void place_all(struct courtesy *c, bool is_allowed)
     for (unsigned i = 0; i < c->joined_count; i++) {
         struct courtesy_seat *s = &c->seats[i];
         /* A long request that was late once is ended in the normal class. */
-        place(s, is_allowed && s->steps_aside && (s->is_aside || !s->is_at_work));
+        bool is_late = s->is_at_work && !s->is_aside;
+        place(s, is_allowed && !c->is_over && s->steps_aside && !is_late);
     }
 }
 
@@ -144,10 +147,8 @@ static bool look_at(struct courtesy_seat *s, bool *is_starved)
 {
     uint64_t served = atomic_load_explicit(&s->served_count, memory_order_relaxed);
     bool is_active = served != s->seen_count;
-    s->is_at_work = !is_active && s->was_active && is_runnable(s);
+    s->is_at_work = !is_active && is_runnable(s);
     s->stuck_count = s->is_at_work && s->is_aside ? s->stuck_count + 1 : 0;
-    if (!s->is_at_work)
-        s->was_active = is_active;
     *is_starved |= s->stuck_count >= STUCK_PERIODS;
     s->seen_count = served;
     return is_active || s->is_at_work;
@@ -184,6 +185,8 @@ static void sleep_until_asked(struct courtesy *c)
     atomic_store(&c->is_asleep, true);
     if (has_news(c)) /* from before: nobody would wake it for that */
         atomic_store(&c->is_asleep, false);
+    else
+        place_all(c, false);
     while (atomic_load(&c->is_asleep) && !c->is_stopping)
         pthread_cond_wait(&c->changed, &c->lock);
     c->quiet_count = 0;
@@ -239,7 +242,18 @@ void courtesy_set(struct courtesy_seat *seat, bool steps_aside)
     struct courtesy *c = seat->courtesy;
     pthread_mutex_lock(&c->lock);
     seat->steps_aside = steps_aside;
-    place(seat, steps_aside && now_nsec() >= c->normal_until);
+    bool is_watched = !atomic_load(&c->is_asleep) && now_nsec() >= c->normal_until;
+    place(seat, steps_aside && is_watched && !c->is_over);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void courtesy_end(struct courtesy *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->is_over = true;
+    place_all(c, false);
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -29,5 +29,8 @@ struct courtesy_seat *courtesy_join(struct courtesy *c);
 void courtesy_set(struct courtesy_seat *seat, bool steps_aside);
 /* The calling thread has a request to serve.  Costs some ns. */
 void courtesy_note(struct courtesy_seat *seat);
+/* All threads with seats go to the normal class and stay there: they are to end, which
+ * nobody who waits for them should have to wait for.  Takes NULL. */
+void courtesy_end(struct courtesy *c);
 
 #endif

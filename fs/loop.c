@@ -559,6 +559,7 @@ void loop_stop(struct loop *l)
     if (!l)
         return;
     atomic_store(&l->stopping, true);
+    courtesy_end(l->courtesy);
     announce(l);
     for (unsigned i = 0; i < l->started_count; i++) {
         join(&l->workers[i]);

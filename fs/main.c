@@ -11,6 +11,7 @@
 #include "loop.h"
 #include "mountpoint.h"
 #include "archive.h"
+#include "deadline.h"
 #include "ops.h"
 #include "service.h"
 #include "transport.h"
@@ -30,6 +31,7 @@
 
 enum {
     ANSWER_TIMEOUT_MSEC = 30000,
+    END_TIMEOUT_SEC = 10, /* for what is in flight: a disk may hang, or the kernel */
     MINTED_MAX_COUNT = 65536,
     MINTED_MAX_NBYTES = 16 << 20,
     IDLE_BUFFER_NBYTES = 8 << 20,
@@ -395,16 +397,23 @@ static int serve(struct mount *m)
     return 0;
 }
 
-static void close_all(struct mount *m)
+static void end_threads(struct mount *m)
 {
+    struct deadline *deadline = deadline_start(END_TIMEOUT_SEC, "ending the mount");
     warm_stop(m->fs.warm);
     janitor_stop(m->fs.janitor);
     transport_stop(m->transport);
-    janitor_free(m->fs.janitor);
     if (m->session) {
         fuse_session_unmount(m->session);
         fuse_session_destroy(m->session);
     }
+    deadline_stop(deadline);
+}
+
+static void close_all(struct mount *m)
+{
+    end_threads(m);
+    janitor_free(m->fs.janitor);
     warm_free(m->fs.warm);
     commands_free(m->fs.commands);
     cache_free(m->fs.cache);

@@ -191,7 +191,7 @@ bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_it
     return is_there;
 }
 
-int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry)
+int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh)
 {
     struct fs *fs = ctx;
     struct node node;
@@ -200,6 +200,7 @@ int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry)
     if (failure)
         return failure;
     failure = cache_get(fs->cache, (struct cache_key){.ino = ino}, &node, entry, &outcome, NULL);
+    *is_fresh = !failure && outcome == CACHE_DECODED;
     node_release(fs, &node);
     return failure;
 }

@@ -36,6 +36,6 @@ enum { RECORDS_AFTER_SPECIAL = LISTING_AFTER_DOTS + 2 };
 
 /* For warm_new: ctx is the struct fs, a view a folder that has record_at. */
 bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
-int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry);
+int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh);
 
 #endif

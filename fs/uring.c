@@ -554,6 +554,7 @@ void uring_free(struct uring *u)
 {
     if (!u)
         return;
+    courtesy_end(u->courtesy);
     if (u->stop_fd >= 0)
         (void)eventfd_write(u->stop_fd, 1);
     for (unsigned i = 0; i < u->started_count; i++)

@@ -96,8 +96,8 @@ struct warm {
     unsigned started_count, idle_count;
     bool has_work; /* found by the READ that is being accounted for */
     size_t first_job, job_count;
-    uint64_t pending_count;            /* records of jobs, those being pushed included */
-    uint64_t pushing_count;            /* records of streams that are being pushed */
+    uint64_t pending_count; /* records of jobs, those being pushed included */
+    uint64_t pushing_count; /* records of streams that are being pushed */
     struct stream streams[STREAMS];
     struct hint hints[HINTS];
     struct job jobs[JOBS];
@@ -362,9 +362,16 @@ static bool may_keep(struct warm *w, uint64_t nbytes)
 static void deliver(struct warm *w, struct piece *p, const struct warm_item *item, bool is_marker)
 {
     struct cache_entry *entry;
-    if (w->options.get(w->options.ctx, item->ino, &entry) != 0)
+    bool is_fresh;
+    if (w->options.get(w->options.ctx, item->ino, &entry, &is_fresh) != 0)
         return; /* its READ will say why */
     const struct cache_bytes *record = cache_entry_bytes(entry);
+    if (is_marker && is_recent(w, item->ino)) {
+        /* Its reader has come meanwhile: what waits here for a READ of the last page would
+         * wait for ever.  If it is not this one's alone, that READ is still under way. */
+        cache_put(w->options.cache, entry, is_fresh ? record->nbytes : 0);
+        return;
+    }
     uint64_t pushed = is_marker ? marker_nbytes(record->nbytes) : record->nbytes;
     int failure = store(w, item->ino, record->bytes, pushed);
     p->is_unknown = failure == ENOENT;

@@ -37,8 +37,9 @@ struct warm_options {
     /* What lies at a position of a view; false behind its end.  nbytes 0: that one
      * cannot be served.  Called from warm's threads and from warm_expect. */
     bool (*at)(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
-    /* cache_get of that record.  0 or a failure, which its READ will report. */
-    int (*get)(void *ctx, uint64_t ino, struct cache_entry **entry);
+    /* cache_get of that record; was it decoded for this, or there already?  0 or a failure,
+     * which its READ will report. */
+    int (*get)(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh);
     void *ctx;
 };
 

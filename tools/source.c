@@ -126,8 +126,8 @@ static int describe_rows(struct source *s)
 static int open_single(struct source *s, enum shape_choice choice)
 {
     struct npy_file f = {0};
-    int status = is_npz(s->path) ? open_npz(s, s->path, &f)
-                                 : open_npy(&f, AT_FDCWD, s->path, s->path);
+    int status =
+        is_npz(s->path) ? open_npz(s, s->path, &f) : open_npy(&f, AT_FDCWD, s->path, s->path);
 
     if (status)
         return status;

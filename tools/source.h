@@ -18,8 +18,8 @@ enum shape_choice { SHAPE_AUTO, SHAPE_DENSE, SHAPE_RAGGED };
 struct source {
     const char *path; /* what messages call it */
     char *title;      /* owned: path, when that is not what the user gave */
-    bool folder;  /* each file is a record; else each row of one .npy is */
-    char **names; /* folder: sorted */
+    bool folder;      /* each file is a record; else each row of one .npy is */
+    char **names;     /* folder: sorted */
     size_t name_count;
     int fd;            /* the .npy, or the folder */
     struct zr_npy npy; /* of the .npy, or of the folder's first file */

@@ -95,8 +95,7 @@ static int collect(struct source *s, struct samples *t)
     t->data = zr_buffer_alloc(t->budget_nbytes);
     if (!t->data)
         return fail_nomem();
-    for (uint64_t id = 0; !status && id < count && t->used_nbytes < t->budget_nbytes;
-         id += stride)
+    for (uint64_t id = 0; !status && id < count && t->used_nbytes < t->budget_nbytes; id += stride)
         status = collect_one(s, id, &b, t);
     batch_release(&b);
     return status;

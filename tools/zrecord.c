@@ -13,22 +13,10 @@
 #include "tools.h"
 
 static const struct command *const commands[] = {
-    &cmd_import,
-    &cmd_export,
-    &cmd_info,
-    &cmd_ls,
-    &cmd_cat,
-    &cmd_verify,
-    &cmd_train_dict,
-    &cmd_recode,
-    &cmd_bench,
-    &cmd_mount,
-    &cmd_umount,
-    &cmd_ctl,
-    &cmd_pack,
-    &cmd_unpack,
-    &cmd_archive_info,
-    &cmd_refresh_checksums,
+    &cmd_import, &cmd_export, &cmd_info,         &cmd_ls,
+    &cmd_cat,    &cmd_verify, &cmd_train_dict,   &cmd_recode,
+    &cmd_bench,  &cmd_mount,  &cmd_umount,       &cmd_ctl,
+    &cmd_pack,   &cmd_unpack, &cmd_archive_info, &cmd_refresh_checksums,
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 

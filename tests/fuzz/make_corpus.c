@@ -431,15 +431,29 @@ static uint64_t add_path(struct bytes *x, uint64_t found, const char *path)
 
 static void mount_requests(void)
 {
-    static const char *const PATHS[] = {
-        "a/image/00000007.npy", "a/image/.views/all.npy", "a/image/.views/at/0,5,2.npy",
-        "a/image/.views/at/0:300:7.npy", "a/image/.views/epoch/42/00000299.npy",
-        "a/image/.views/prefetch/0:10", "a/image/.views/preview/00000003.png", "a/03/00000003.npy",
-        "a/image/.control", ".control", "b/00000018.npy", "b/.views/preview/00000000.png",
-        "a/image/00000002/00000014.npy", "a/image/.views/epoch/18446744073709551615/00000000.npy"};
-    static const char *const COMMANDS[] = {"prefetch 0:10", "stats reset", "log error", "fly",
-                                           "prefetch 0:9999999999999999999999", "  ", "stats"};
-    static const char *const SELECTIONS[] = {":", "0,5,2", "1:2:3:4", "::1,::1", "299:", "5:1", ","};
+    static const char *const PATHS[] = {"a/image/00000007.npy",
+                                        "a/image/.views/all.npy",
+                                        "a/image/.views/at/0,5,2.npy",
+                                        "a/image/.views/at/0:300:7.npy",
+                                        "a/image/.views/epoch/42/00000299.npy",
+                                        "a/image/.views/prefetch/0:10",
+                                        "a/image/.views/preview/00000003.png",
+                                        "a/03/00000003.npy",
+                                        "a/image/.control",
+                                        ".control",
+                                        "b/00000018.npy",
+                                        "b/.views/preview/00000000.png",
+                                        "a/image/00000002/00000014.npy",
+                                        "a/image/.views/epoch/18446744073709551615/00000000.npy"};
+    static const char *const COMMANDS[] = {"prefetch 0:10",
+                                           "stats reset",
+                                           "log error",
+                                           "fly",
+                                           "prefetch 0:9999999999999999999999",
+                                           "  ",
+                                           "stats"};
+    static const char *const SELECTIONS[] = {":",    "0,5,2", "1:2:3:4", "::1,::1",
+                                             "299:", "5:1",   ","};
     for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++) {
         static struct bytes x;
         char name[32];

@@ -20,7 +20,7 @@ import pytest
 from mounting import SANITIZED, is_mounted, mounted, name_of, needs_mount, needs_root, npy, read_raw, unmount, wait_for
 
 zrecord = pytest.importorskip("zrecord")
-pytestmark = needs_mount
+pytestmark = [needs_mount, pytest.mark.keeps_pages]
 
 CODECS = ["raw", "zstd"]
 

@@ -19,7 +19,9 @@ from mounting import (
     PROGRAM,
     SANITIZED,
     Reports,
+    device_of,
     is_alive,
+    is_held_elsewhere,
     is_mounted,
     mounted,
     name_of,
@@ -318,6 +320,22 @@ def test_other_users_see_nothing_without_allow_other(store):
             assert cat(folder / "m" / name_of(1), **AS_USER) == npy(ROWS[1])
         with mounted(store, folder / "m", "-o", "allow_other,umask=077"):
             assert subprocess.run(["ls", folder / "m"], capture_output=True, **AS_USER).returncode != 0
+
+
+@needs_root
+def test_a_copy_of_the_mount_in_another_namespace_keeps_it_until_that_ends(store, tmp_path):
+    program("unshare")
+    with mounted(store, tmp_path / "m") as m:
+        device = device_of(m.path)
+        holder = subprocess.Popen(["unshare", "-m", "sleep", "100"])
+        try:
+            wait_for(lambda: is_held_elsewhere(device), what="copying the mount")
+            assert unmount(m.path).returncode == 0
+            assert cat(f"/proc/{holder.pid}/root/{m.path}/{name_of(3)}") == npy(ROWS[3])
+            assert m.process.poll() is None
+        finally:
+            holder.kill()
+            holder.wait()
 
 
 @needs_root

@@ -13,7 +13,7 @@ from mounting import PROGRAM, mounted, name_of, needs_mount, npy, program, read_
 from test_mount import counting_rows, location, make_dense, make_ragged, overwrite
 
 zrecord = pytest.importorskip("zrecord")
-pytestmark = needs_mount
+pytestmark = [needs_mount, pytest.mark.keeps_pages]
 
 
 # ---------------------------------------------------------------- previews

@@ -13,7 +13,7 @@ from mounting import SANITIZED, mounted, name_of, needs_mount, npy, read_raw, wa
 from test_mount import counting_rows, location, make_dense, make_ragged, overwrite, settle
 
 zrecord = pytest.importorskip("zrecord")
-pytestmark = needs_mount
+pytestmark = [needs_mount, pytest.mark.keeps_pages]
 
 ROWS = counting_rows(300, 2048).view("<i4")  # two kernel pages hold four records and their header
 

@@ -9,7 +9,7 @@ import pytest
 from mounting import mounted, needs_mount, npy, read_raw, wait_for
 
 zrecord = pytest.importorskip("zrecord")
-pytestmark = needs_mount
+pytestmark = [needs_mount, pytest.mark.keeps_pages]
 
 COUNT = 2000
 AHEAD = 256  # records of 2 KiB: what warm.c pushes before a reader

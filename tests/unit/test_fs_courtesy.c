@@ -118,6 +118,50 @@ START_TEST(a_long_request_is_not_set_aside_again)
 }
 END_TEST
 
+static void await_class(int expected)
+{
+    while (sched_getscheduler(0) != expected)
+        usleep(1000); /* the test's timeout bounds it */
+}
+
+/* A thread of the idle class that is asked after a pause, or told to end, got no CPU for
+ * seconds where others burnt them all: unmounting took ten. */
+START_TEST(nobody_is_set_aside_while_nothing_is_served)
+{
+    struct courtesy *c = new_or_null(1);
+    struct courtesy_seat *seat = courtesy_join(c);
+    courtesy_set(seat, true);
+    for (int i = 0; i < 3; i++) {
+        while (c && sched_getscheduler(0) != SCHED_IDLE) {
+            courtesy_note(seat);
+            usleep(1000);
+        }
+        await_class(SCHED_OTHER);
+    }
+    courtesy_set(seat, false);
+    courtesy_set(seat, true);
+    ck_assert_int_eq(sched_getscheduler(0), SCHED_OTHER);
+    courtesy_free(c);
+}
+END_TEST
+
+START_TEST(at_the_end_all_are_in_the_normal_class)
+{
+    struct courtesy *c = new_or_null(1);
+    struct courtesy_seat *seat = courtesy_join(c);
+    courtesy_note(seat);
+    courtesy_set(seat, true);
+    courtesy_end(c);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_int_eq(sched_getscheduler(0), SCHED_OTHER);
+        courtesy_note(seat);
+        usleep(1000);
+    }
+    courtesy_free(c);
+    courtesy_end(NULL);
+}
+END_TEST
+
 START_TEST(it_ends_with_and_without_seats)
 {
     for (int i = 0; i < 20; i++)
@@ -134,6 +178,8 @@ int main(void)
     tcase_add_test(tests, a_thread_steps_aside_and_comes_back);
     tcase_add_test(tests, a_starving_thread_is_put_back);
     tcase_add_test(tests, a_long_request_is_not_set_aside_again);
+    tcase_add_test(tests, nobody_is_set_aside_while_nothing_is_served);
+    tcase_add_test(tests, at_the_end_all_are_in_the_normal_class);
     tcase_add_test(tests, it_ends_with_and_without_seats);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
