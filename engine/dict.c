@@ -3,6 +3,7 @@
  * Dictionary training: samples at a stride over the whole source, trained by
  * zstd's ZDICT.
  */
+#define ZDICT_STATIC_LINKING_ONLY
 #include <zdict.h>
 #include <zstd_errors.h>
 
@@ -46,12 +47,21 @@ void zr_tier_sizes(int tier, size_t *dict_nbytes, size_t *sample_nbytes)
     *sample_nbytes = tiers[t].sample_nbytes;
 }
 
+/* ZDICT_trainFromBuffer picks among four segment sizes by what it packs at level 3,
+ * from three quarters of the samples.  All of them with segments of 200 bytes, and
+ * statistics of level 12, in about its time: level 19 then packs rows and paragraphs
+ * of text as int32 ids 1.5 and 5.9 % tighter, 2 KiB of text 2.8 %; level 19's
+ * statistics are no better for five times the time. */
+static const ZDICT_fastCover_params_t cover = {
+    .k = 200, .d = 8, .f = 20, .accel = 1, .zParams = {.compressionLevel = 12}};
+
 int zr_dict_train(const void *samples, const size_t *sample_nbytes, size_t count, void *dict,
                   size_t dict_capacity, size_t *dict_nbytes, struct zr_error *err)
 {
     if (count > UINT_MAX)
         return zri_fail(err, ZR_E_TRAIN, "dictionary training: too many samples");
-    size_t n = ZDICT_trainFromBuffer(dict, dict_capacity, samples, sample_nbytes, (unsigned)count);
+    size_t n = ZDICT_trainFromBuffer_fastCover(dict, dict_capacity, samples, sample_nbytes,
+                                               (unsigned)count, cover);
     if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
         return zri_fail(err, ZR_E_NOMEM, "dictionary training: %s", zri_out_of_memory);
     if (ZDICT_isError(n))
