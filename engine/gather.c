@@ -154,8 +154,7 @@ static inline bool copy_mapped(struct gather *g, size_t i)
     const struct zr_reader *r = g->r;
     struct zri_entry e;
     zri_entry_decode(&e, r->meta.bytes + zri_entry_off(g->ids[i]));
-    if (e.off > r->header.tail_off || e.phys_nbytes > r->header.tail_off - e.off ||
-        e.phys_nbytes != e.logic_nbytes)
+    if (!zri_reader_maps(r, &e) || e.phys_nbytes != e.logic_nbytes)
         return false;
     const uint8_t *record = r->data.bytes + e.off;
     if (!g->offsets) {

@@ -218,6 +218,7 @@ struct zr_reader {
     size_t dict_nbytes;
     uint64_t identity;
     uint64_t disk_nbytes;
+    uint64_t mapped_nbytes; /* of data, that gathers read through its mapping */
     int64_t mtime_sec, mtime_nsec;
     bool has_sidecar;
     bool check_sums;
@@ -248,6 +249,11 @@ int zri_check_ids(const struct zr_reader *r, const uint64_t *ids, size_t count,
 /* The table entry of id < length from the file itself, whose errors are exact. */
 int zri_reader_entry_read(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
                           struct zr_error *err);
+/* Whether this record, whose entry was checked, is read through the mapping where there is one. */
+static inline bool zri_reader_maps(const struct zr_reader *r, const struct zri_entry *e)
+{
+    return e->off <= r->mapped_nbytes && e->phys_nbytes <= r->mapped_nbytes - e->off;
+}
 /* Reads and checks the table entry of id < length. */
 static inline int zri_reader_entry(const struct zr_reader *r, uint64_t id, struct zri_entry *entry,
                                    struct zr_error *err)

@@ -161,6 +161,8 @@ static int read_header(struct zr_reader *r, struct zr_error *err)
             return read_failed(r, e, ZRI_META_NAME, err);
     }
     r->identity = zri_identity(page, entries, count);
+    if (r->mapped_nbytes > r->header.tail_off)
+        r->mapped_nbytes = r->header.tail_off;
     return ZR_OK;
 }
 
@@ -294,6 +296,7 @@ static struct zr_reader *new_reader(const char *path, const struct zr_reader_opt
         return NULL;
     r->meta = r->data = r->side = ZRI_FILE_NONE;
     r->check_sums = options && options->checksums;
+    r->mapped_nbytes = options && options->mapped_nbytes ? options->mapped_nbytes : UINT64_MAX;
     r->path = strdup(path);
     if (!r->path) {
         free(r);

@@ -68,7 +68,7 @@ int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_en
 int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
                       void *dst, bool mapped, struct zr_error *err)
 {
-    if (mapped) {
+    if (mapped && zri_reader_maps(r, entry)) {
         const char *why = zri_decode(r->decoder, r->data.bytes + entry->off, entry->phys_nbytes,
                                      dst, entry->logic_nbytes);
         if (why)
@@ -218,7 +218,7 @@ int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *en
     if (r->header.codec != ZR_RAW) {
         rc = ragged_overhead(r, id, entry, ndim, &header_nbytes, err);
         raw_ndim = *ndim;
-    } else if (mapped) {
+    } else if (mapped && zri_reader_maps(r, entry)) {
         memcpy(&raw_ndim, r->data.bytes + entry->off, sizeof raw_ndim);
     } else {
         rc = read_stored(r, id, entry, &raw_ndim, sizeof raw_ndim, err);

@@ -71,6 +71,7 @@ struct store {
     atomic_bool failed;  /* a writer that can only be aborted */
     atomic_bool pending; /* unpickled, not opened yet; cleared after all above is set */
     bool checksums;      /* reader compares each record with its checksum */
+    unsigned long long mapped_nbytes; /* as of the engine's zr_reader_options */
 };
 
 /* Record ids of one call; small lists stay on the stack. */

@@ -80,13 +80,14 @@ static int adopt_reader(struct store *s, struct zr_reader *reader)
 }
 
 /* Opens path; NULL with an exception. */
-static struct zr_reader *open_reader(const struct core_state *state, PyObject *path, bool checksums)
+static struct zr_reader *open_reader(const struct core_state *state, PyObject *path, bool checksums,
+                                     unsigned long long mapped_nbytes)
 {
     PyObject *bytes;
     if (!PyUnicode_FSConverter(path, &bytes))
         return NULL;
     struct zr_reader *reader = NULL;
-    struct zr_reader_options options = {.checksums = checksums};
+    struct zr_reader_options options = {.checksums = checksums, .mapped_nbytes = mapped_nbytes};
     struct zr_error err;
     zpy_error_reset(&err);
     int code;
@@ -114,7 +115,7 @@ static int raise_replaced(struct store *s)
 /* First use of an unpickled reader. */
 static int open_pending(struct store *s)
 {
-    struct zr_reader *reader = open_reader(s->state, s->location, s->checksums);
+    struct zr_reader *reader = open_reader(s->state, s->location, s->checksums, s->mapped_nbytes);
     if (!reader)
         return -1;
     struct zr_info info;
@@ -209,18 +210,20 @@ static void raise_geometry(struct core_state *state, PyObject *path, int geometr
                      zr_geometry_name(geometry), geometry == ZR_DENSE ? "Dense" : "Ragged");
 }
 
-/* store_open(path, location, dense, ragged, checksums): the class, or None for a
- * geometry that is not wanted. */
+/* store_open(path, location, dense, ragged, checksums, mapped_nbytes): the class, or None
+ * for a geometry that is not wanted. */
 PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", "location", "dense", "ragged", "checksums", NULL};
+    static char *names[] = {"path",      "location",      "dense", "ragged",
+                            "checksums", "mapped_nbytes", NULL};
     struct core_state *state = PyModule_GetState(module);
     PyObject *path, *location, *dense, *ragged;
     int checksums = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OUOO|p:store_open", names, &path, &location,
-                                     &dense, &ragged, &checksums))
+    unsigned long long mapped_nbytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OUOO|pK:store_open", names, &path, &location,
+                                     &dense, &ragged, &checksums, &mapped_nbytes))
         return NULL;
-    struct zr_reader *reader = open_reader(state, path, checksums);
+    struct zr_reader *reader = open_reader(state, path, checksums, mapped_nbytes);
     if (!reader)
         return NULL;
     struct zr_info info;
@@ -233,10 +236,12 @@ PyObject *zpy_store_open(PyObject *module, PyObject *args, PyObject *kwargs)
         s = zpy_store_alloc(state, (PyTypeObject *)type, path, location);
     if (s && adopt_reader(s, reader) < 0)
         Py_CLEAR(s);
-    if (s)
+    if (s) {
         s->checksums = checksums;
-    else
+        s->mapped_nbytes = mapped_nbytes;
+    } else {
         zr_reader_close(reader);
+    }
     return (PyObject *)s;
 }
 
@@ -287,15 +292,17 @@ PyObject *zpy_store_of_array(PyObject *module, PyObject *args)
     return (PyObject *)s;
 }
 
-/* store_pending(cls, path, location, geometry, identity, checksums): what a pickle holds. */
+/* store_pending(cls, path, location, geometry, identity, checksums, mapped_nbytes): what a
+ * pickle holds. */
 PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"cls", "path", "location", "geometry", "identity", "checksums", NULL};
+    static char *names[] = {"cls",      "path",      "location",      "geometry",
+                            "identity", "checksums", "mapped_nbytes", NULL};
     PyObject *cls, *path, *location;
     int geometry, checksums;
-    unsigned long long identity;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiKp:store_pending", names, &cls, &path,
-                                     &location, &geometry, &identity, &checksums))
+    unsigned long long identity, mapped_nbytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOUiKp|K:store_pending", names, &cls, &path,
+                                     &location, &geometry, &identity, &checksums, &mapped_nbytes))
         return NULL;
     struct store *s = zpy_store_alloc(PyModule_GetState(module), (PyTypeObject *)cls, path, location);
     if (!s)
@@ -303,6 +310,7 @@ PyObject *zpy_store_pending(PyObject *module, PyObject *args, PyObject *kwargs)
     s->geometry = geometry;
     s->identity = identity;
     s->checksums = checksums;
+    s->mapped_nbytes = mapped_nbytes;
     s->pending = true;
     return (PyObject *)s;
 }
@@ -437,8 +445,9 @@ static PyObject *store_pickle_state(PyObject *op, PyObject *Py_UNUSED(ignored))
         zpy_raise_closed();
         return NULL;
     }
-    return Py_BuildValue("(OOOiKO)", (PyObject *)Py_TYPE(op), s->path, s->location, s->geometry,
-                         (unsigned long long)s->identity, s->checksums ? Py_True : Py_False);
+    return Py_BuildValue("(OOOiKOK)", (PyObject *)Py_TYPE(op), s->path, s->location, s->geometry,
+                         (unsigned long long)s->identity, s->checksums ? Py_True : Py_False,
+                         s->mapped_nbytes);
 }
 
 static PyMethodDef store_methods[] = {

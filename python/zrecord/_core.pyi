@@ -120,9 +120,16 @@ def store_open(
     dense: type[_D] | None,
     ragged: type[_R] | None,
     checksums: bool = False,
+    mapped_nbytes: int = 0,
 ) -> _D | _R: ...
 def store_pending(
-    cls: type[_S], path: Path, location: str, geometry: int, identity: int, checksums: bool
+    cls: type[_S],
+    path: Path,
+    location: str,
+    geometry: int,
+    identity: int,
+    checksums: bool,
+    mapped_nbytes: int = 0,
 ) -> _S: ...
 def store_create(
     cls: type[_S],

@@ -84,6 +84,16 @@ def _check_shape(item_shape, dtype):
     return dims
 
 
+def _mapped(nbytes):
+    """The engine's number, where 0 stands for all; no record fits into one byte."""
+    if nbytes is None:
+        return 0
+    nbytes = operator.index(nbytes)
+    if nbytes < 0:
+        raise ValueError(f"mapped_nbytes must be at least 0, not {nbytes}")
+    return min(max(nbytes, 1), 2**64 - 1)
+
+
 def _check_dict(codec, dict_bytes):
     if codec != "zstd_dict":
         if dict_bytes is not None:
@@ -177,7 +187,9 @@ class Dense(_Store, _core.Dense):
     """
 
     @classmethod
-    def open(cls, path: PathLike, *, checksums: bool = False) -> Self:
+    def open(
+        cls, path: PathLike, *, checksums: bool = False, mapped_nbytes: int | None = None
+    ) -> Self:
         """Open a published store for reading.
 
         Parameters
@@ -185,6 +197,10 @@ class Dense(_Store, _core.Dense):
         path : path-like
         checksums : bool
             Compare every record read with its checksum.
+        mapped_nbytes : int, optional
+            Bytes of the records' file that are read through a mapping, and so count among the
+            process's resident memory while they are in the page cache; what lies behind them is
+            copied by the system.  By default all of it, which is fastest.
 
         Raises
         ------
@@ -195,8 +211,9 @@ class Dense(_Store, _core.Dense):
         ZrecordError
             It is damaged, of another program's layout, or being written.
         """
+        limit = _mapped(mapped_nbytes)
         place, location = _place_to_read(path)
-        return _core.store_open(place, location, cls, None, checksums)
+        return _core.store_open(place, location, cls, None, checksums, limit)
 
     @classmethod
     def create(
@@ -267,10 +284,13 @@ class Ragged(_Store, _core.Ragged):
     """
 
     @classmethod
-    def open(cls, path: PathLike, *, checksums: bool = False) -> Self:
+    def open(
+        cls, path: PathLike, *, checksums: bool = False, mapped_nbytes: int | None = None
+    ) -> Self:
         """Open a published store for reading, as :meth:`Dense.open`."""
+        limit = _mapped(mapped_nbytes)
         place, location = _place_to_read(path)
-        return _core.store_open(place, location, None, cls, checksums)
+        return _core.store_open(place, location, None, cls, checksums, limit)
 
     @classmethod
     def create(
@@ -304,7 +324,9 @@ class Ragged(_Store, _core.Ragged):
         )
 
 
-def open(path: PathLike, *, checksums: bool = False) -> Dense | Ragged:
+def open(
+    path: PathLike, *, checksums: bool = False, mapped_nbytes: int | None = None
+) -> Dense | Ragged:
     """Open a published store of either geometry for reading.
 
     Given a path inside a mount of zrecordfs (the folder of a store, a record, a view), opens the
@@ -318,5 +340,6 @@ def open(path: PathLike, *, checksums: bool = False) -> Dense | Ragged:
     ------
     As :meth:`Dense.open`.
     """
+    limit = _mapped(mapped_nbytes)
     place, location = _place_to_read(path)
-    return _core.store_open(place, location, Dense, Ragged, checksums)
+    return _core.store_open(place, location, Dense, Ragged, checksums, limit)
