@@ -287,11 +287,13 @@ def test_damaged_states_are_refused():
     for bad in (b"", state[:23], state + b"\0"):
         with pytest.raises(ValueError, match="24 bytes"):
             sampler.unpack_state(bad)
-    for at in range(12, 24):  # position and fingerprint; any seed and epoch are possible ones
+    for bit in range(8 * 24):
         broken = bytearray(state)
-        broken[at] ^= 0x80
-        with pytest.raises(ValueError):
+        broken[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="damaged"):
             sampler.unpack_state(broken)
+    with pytest.raises(ValueError, match="damaged"):
+        sampler.unpack_state(state[8:] + state[:8])
     for bad in (-1, 101):
         with pytest.raises(ValueError, match="position"):
             sampler.pack_state(bad)

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import state as _state
 from .datasets import BlockDataset
+from .plan import MixedPlan, Plan
 from .prefetch import AsyncPrefetcher, BlockCache
 from .shuffle import CDLShuffle
 
@@ -129,12 +130,14 @@ class CDLLoader:
         The share of each epoch, as of :class:`CDLSampler`.
     cache_blocks : int
         Blocks kept after their use, those used last, also from one epoch to the next.
+    interleave : int
+        Blocks mixed at a time, as of :class:`CDLShuffle`; 1 is celeres-dl's order.
 
     Notes
     -----
     Each ``iter`` goes through the epoch once.  Never more than `prefetch_depth` + 1 blocks are in
-    memory, besides `cache_blocks` and what batches refer to.  What reading a block raises is
-    raised by ``next``, naming the block.  Batches of arrays are the caller's to write to.
+    memory, or `prefetch_depth` + `interleave` where blocks are mixed, besides `cache_blocks` and
+    what batches refer to.  What reading a block raises is raised by ``next``, naming the block.  Batches of arrays are the caller's to write to.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class CDLLoader:
         world_size: int = 1,
         tail: str = "uneven",
         cache_blocks: int = 0,
+        interleave: int = 1,
     ) -> None:
         self.dataset = dataset
         self.batch_size = _state.as_size(batch_size, "batch_size", 1)
@@ -162,7 +166,9 @@ class CDLLoader:
         self.num_workers = _state.as_size(num_workers, "num_workers", 1)
         self.drop_last = drop_last
         self.collate_fn: Callable[[list[Any]], Any] = collate_fn or default_collate
-        self.shuffler = CDLShuffle(len(dataset), dataset.block_size, seed, rounds)
+        self.shuffler = CDLShuffle(
+            len(dataset), dataset.block_size, seed, rounds, interleave=interleave
+        )
         self.cache = BlockCache(_state.as_size(cache_blocks, "cache_blocks"))
         self._share = _state.Share(len(dataset), rank, world_size, tail)
         self._resume = 0
@@ -181,16 +187,12 @@ class CDLLoader:
 
         Directly after :meth:`unpack_state` the epoch that was packed keeps its position.
         """
-        shuffler = self._like(self.shuffler.seed)
+        shuffler = self.shuffler.like(self.shuffler.seed)
         shuffler.set_epoch(epoch)
         if shuffler.epoch != self.shuffler.epoch:
             self._resume = 0
             self._cursor = [0]
         self.shuffler = shuffler
-
-    def _like(self, seed):
-        s = self.shuffler
-        return CDLShuffle(s.dataset_size, s.block_size, seed, s.rounds)
 
     @property
     def epoch(self) -> int:
@@ -212,13 +214,14 @@ class CDLLoader:
         shuffler = self.shuffler
         collate = self._rows_collate()
         load = self._load_block if collate is None else self._load_rows
-        loaded = self._read(shuffler, position, lambda piece: load(shuffler, piece, counts))
+        plan = MixedPlan(shuffler) if shuffler.interleave > 1 else Plan(shuffler)
+        loaded = self._read(plan, position, lambda piece: load(plan, piece, counts))
         try:
             least = self.batch_size if self.drop_last else 1
             batches = (
-                self._item_batches(loaded, least)
+                self._item_batches(plan.items(loaded), least)
                 if collate is None
-                else _row_batches(loaded, self.batch_size, least, collate)
+                else _row_batches(plan.rows(loaded), self.batch_size, least, collate)
             )
             for count, batch in batches:
                 cursor[0] += count
@@ -236,12 +239,12 @@ class CDLLoader:
             self.collate_fn
         )
 
-    def _read(self, shuffler, position, load):
+    def _read(self, plan, position, load):
         """(piece, what load gives) for the parts of blocks from a position of this rank on."""
         pieces = (
             piece
             for first, count in self._share.runs(position)
-            for piece in shuffler.pieces(first, count)
+            for piece in plan.pieces(first, count)
         )
         if not self.prefetch or not self.prefetch_depth:
             for piece in pieces:
@@ -262,18 +265,15 @@ class CDLLoader:
         finally:
             ahead.stop()
 
-    def _load_rows(self, shuffler, piece, counts):
-        block_id, start, stop = piece
-        offsets = shuffler.intra_block_offsets(block_id, start, stop)
+    def _load_rows(self, plan, piece, counts):
+        block_id, offsets = piece[0], plan.offsets(piece)
         dataset = self.dataset
         if self.cache.max_blocks:
             return dataset.take_rows(self._cached(block_id, counts), offsets)
         return self._counted(block_id, counts, lambda: dataset.load_rows(block_id, offsets))
 
-    def _load_block(self, shuffler, piece, counts):
-        block_id, start, stop = piece
-        offsets = shuffler.intra_block_offsets(block_id, start, stop)
-        return self._cached(block_id, counts), offsets.tolist()
+    def _load_block(self, plan, piece, counts):
+        return self._cached(piece[0], counts), plan.offsets(piece).tolist()
 
     def _cached(self, block_id, counts):
         block = self.cache.get(block_id, _MISSING)
@@ -299,15 +299,14 @@ class CDLLoader:
         counts.add(start, stop, nbytes, seconds)
         return block
 
-    def _item_batches(self, loaded, least):
+    def _item_batches(self, items, least):
         """(count, batch) by the dataset's get_item and the collate function; of `least` or more."""
         get_item, batch = self.dataset.get_item, []
-        for _, (block, offsets) in loaded:
-            for offset in offsets:
-                batch.append(get_item(block, offset))
-                if len(batch) == self.batch_size:
-                    yield len(batch), self.collate_fn(batch)
-                    batch = []
+        for block, offset in items:
+            batch.append(get_item(block, offset))
+            if len(batch) == self.batch_size:
+                yield len(batch), self.collate_fn(batch)
+                batch = []
         if len(batch) >= least:
             yield len(batch), self.collate_fn(batch)
 
@@ -320,6 +319,7 @@ class CDLLoader:
             "epoch": self.epoch,
             "dataset_size": len(self.dataset),
             "block_size": self.dataset.block_size,
+            **({"interleave": self.shuffler.interleave} if self.shuffler.interleave > 1 else {}),
         }
 
     @classmethod
@@ -345,6 +345,8 @@ class CDLLoader:
             loader = cls(dataset, **kwargs)
             loader.unpack_state(checkpoint)
             return loader
+        if "interleave" in checkpoint:
+            kwargs = {"interleave": checkpoint["interleave"], **kwargs}
         loader = cls(dataset, seed=checkpoint["seed"], **kwargs)
         mine = loader.get_state()
         for key in ("dataset_size", "block_size"):
@@ -356,11 +358,9 @@ class CDLLoader:
         return loader
 
     def _fingerprint(self):
-        s = self.shuffler
         content = getattr(self.dataset, "fingerprint", lambda: 0)()
-        return _state.fingerprint(
-            (s.dataset_size, s.block_size, s.rounds, *self._share.numbers(), content)
-        )
+        numbers = (*self.shuffler.shape_numbers(), *self._share.numbers())
+        return _state.fingerprint((*numbers, content))
 
     def pack_state(self, position: int | None = None) -> bytes:
         """Seed, epoch and position in exactly 24 bytes, for :meth:`unpack_state`.
@@ -395,7 +395,7 @@ class CDLLoader:
             The state is damaged, or of another dataset, number of rounds or of ranks.
         """
         seed, epoch, position = _state.unpack(state, self._fingerprint(), self._share.count)
-        shuffler = self._like(seed)
+        shuffler = self.shuffler.like(seed)
         if epoch is not None:
             shuffler.set_epoch(epoch)
         self.shuffler, self.seed = shuffler, seed
@@ -455,7 +455,7 @@ def _row_batches(loaded, batch_size, least, collate):
     A last batch of fewer than `least` is left out.
     """
     parts, held = [], 0
-    for _, rows in loaded:
+    for rows in loaded:
         size, at = len(rows[0]), 0
         while size - at >= batch_size - held:
             take = batch_size - held

@@ -41,6 +41,8 @@ class CDLSampler:
         Where the ranks do not divide the length.  'uneven': every sample exactly once, ranks differ
         by one sample.  'pad': equal shares, the last ones go on with the epoch's first samples.
         'drop': equal shares, the epoch's last samples are left out.
+    interleave : int
+        Blocks mixed at a time, as of :class:`CDLShuffle`.
 
     Notes
     -----
@@ -58,12 +60,13 @@ class CDLSampler:
         rank: int = 0,
         world_size: int = 1,
         tail: str = "uneven",
+        interleave: int = 1,
     ) -> None:
         if data_source is not None:
             dataset_size = len(data_source)
         elif dataset_size is None:
             raise ValueError("give data_source or dataset_size")
-        self._shuffler = CDLShuffle(dataset_size, block_size, seed, rounds)
+        self._shuffler = CDLShuffle(dataset_size, block_size, seed, rounds, interleave=interleave)
         self._dataset_size = self._shuffler.dataset_size
         self._share = _state.Share(self._dataset_size, rank, world_size, tail)
         self.block_size = block_size
@@ -111,16 +114,12 @@ class CDLSampler:
         Directly after :meth:`unpack_state` the epoch that was packed keeps its position, so that a
         training loop can begin with its usual ``set_epoch``.
         """
-        shuffler = self._like(self._shuffler.seed)
+        shuffler = self._shuffler.like(self._shuffler.seed)
         shuffler.set_epoch(epoch)
         if self._shuffler.epoch != shuffler.epoch:
             self._resume = 0
             self._cursor = [0]
         self._shuffler = shuffler
-
-    def _like(self, seed):
-        s = self._shuffler
-        return CDLShuffle(s.dataset_size, s.block_size, seed, s.rounds)
 
     @property
     def epoch(self) -> int:
@@ -136,13 +135,15 @@ class CDLSampler:
 
     def get_state(self) -> dict[str, int]:
         """Seed, epoch and geometry as celeres-dl gives them: the start of the epoch."""
-        return {
+        state = {
             "seed": self.seed,
             "epoch": self.epoch,
             "dataset_size": self._dataset_size,
             "block_size": self.block_size,
             "rounds": self.rounds,
         }
+        mixed = self._shuffler.interleave
+        return state if mixed == 1 else {**state, "interleave": mixed}
 
     @classmethod
     def from_state(cls, state: Mapping[str, int], **options: Any) -> CDLSampler:
@@ -159,14 +160,13 @@ class CDLSampler:
             block_size=state["block_size"],
             seed=state["seed"],
             rounds=state.get("rounds", 6),
-            **options,
+            **{"interleave": state.get("interleave", 1), **options},
         )
         sampler.set_epoch(state["epoch"])
         return sampler
 
     def _fingerprint(self):
-        s = self._shuffler
-        return _state.fingerprint((s.dataset_size, s.block_size, s.rounds, *self._share.numbers()))
+        return _state.fingerprint((*self._shuffler.shape_numbers(), *self._share.numbers()))
 
     def pack_state(self, position: int | None = None) -> bytes:
         """Seed, epoch and position in exactly 24 bytes, for :meth:`unpack_state`.
@@ -205,7 +205,7 @@ class CDLSampler:
             It is damaged, or of another dataset size, block size, number of rounds or of ranks.
         """
         seed, epoch, position = _state.unpack(state, self._fingerprint(), self._share.count)
-        shuffler = self._like(seed)
+        shuffler = self._shuffler.like(seed)
         if epoch is not None:
             shuffler.set_epoch(epoch)
         self._shuffler, self.seed = shuffler, seed

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from .. import _core
 from . import state as _state
+from .mixed import Mixed
 from .state import U64, as_rounds, as_size
 
 if TYPE_CHECKING:
@@ -69,14 +70,22 @@ class FeistelPermutation:
         0..2**64-1.
     rounds : int
         0..255; 0 is the identity.
+
+    Attributes
+    ----------
+    half_bits, half_mask, full_mask : int
+        Width of either half of the network, and the masks of a half and of both.
     """
 
-    __slots__ = ("domain_size", "key", "rounds")
+    __slots__ = ("domain_size", "full_mask", "half_bits", "half_mask", "key", "rounds")
 
     def __init__(self, key: int, domain_size: int, rounds: int = 6) -> None:
         self.key: int = key & U64
         self.domain_size: int = as_size(domain_size, "domain_size")
         self.rounds: int = as_rounds(rounds)
+        self.half_bits: int = (max(2, (self.domain_size - 1).bit_length()) + 1) // 2
+        self.half_mask: int = (1 << self.half_bits) - 1
+        self.full_mask: int = (1 << 2 * self.half_bits) - 1
 
     def permute(self, index: int) -> int:
         """Image of `index`.  What lies outside 0..domain_size-1 is its own image."""
@@ -121,6 +130,9 @@ class CDLShuffle:
         Modulo 2**64.
     rounds : int
         Of the Feistel networks, 0..255.
+    interleave : int
+        Blocks mixed at a time: so many neighbours in the order of blocks are permuted as one.
+        1 is celeres-dl's order.  A sample then costs as many steps, besides those of the networks.
 
     Attributes
     ----------
@@ -136,6 +148,7 @@ class CDLShuffle:
         "block_size",
         "dataset_size",
         "epoch",
+        "interleave",
         "last_block_size",
         "num_blocks",
         "rounds",
@@ -143,9 +156,16 @@ class CDLShuffle:
     )
 
     def __init__(
-        self, dataset_size: int, block_size: int = 1024, seed: int = 42, rounds: int = 6
+        self,
+        dataset_size: int,
+        block_size: int = 1024,
+        seed: int = 42,
+        rounds: int = 6,
+        *,
+        interleave: int = 1,
     ) -> None:
         self.dataset_size: int = as_size(dataset_size, "dataset_size")
+        self.interleave: int = as_size(interleave, "interleave", 1)
         self.block_size: int = as_size(max(1, operator.index(block_size)), "block_size")
         self.seed: int = operator.index(seed) & U64
         self.rounds: int = as_rounds(rounds)
@@ -178,6 +198,16 @@ class CDLShuffle:
         """First sample of a block."""
         return block_id * self.block_size
 
+    def mixed(self) -> Mixed:
+        """The groups of `interleave` blocks, for readers that take them apart."""
+        return Mixed(self, self._block_order(), self._order_seed)
+
+    def like(self, seed: int) -> CDLShuffle:
+        """Of the same shape with another base seed, before :meth:`set_epoch`."""
+        return CDLShuffle(
+            self.dataset_size, self.block_size, seed, self.rounds, interleave=self.interleave
+        )
+
     def _block_order(self):
         key = _core.feistel_hash(self._order_seed, _ORDER_TAG)
         return FeistelPermutation(key, self.num_blocks, self.rounds)
@@ -196,12 +226,18 @@ class CDLShuffle:
         self, block_id: int, start: int = 0, stop: int | None = None
     ) -> npt.NDArray[np.uint64]:
         """The same as an array, or part of it."""
+        if self.interleave > 1 and 0 <= block_id < self.num_blocks:
+            start, stop = _range(start, stop, self.get_block_size(block_id))
+            return self.mixed().order_of(block_id)[start:stop]
         return self._inside(block_id).indices(start, stop)
 
     def get_item_offset(self, block_id: int, position: int) -> int:
         """Offset of one sample of a block; 0 behind its end."""
-        inside = self._inside(block_id)
-        return inside.permute(position) if position < inside.domain_size else 0
+        if position >= self.get_block_size(block_id):
+            return 0
+        if self.interleave > 1:
+            return int(self.intra_block_offsets(block_id)[position])
+        return self._inside(block_id).permute(position)
 
     # ------------------------------------------------------------ samples
 
@@ -228,6 +264,8 @@ class CDLShuffle:
         The cost is that of the positions asked for, wherever they are.  Releases the GIL.
         """
         start, stop = _range(start, stop, self.dataset_size)
+        if self.interleave > 1:
+            return self.mixed().indices(start, stop)
         return _core.block_shuffle_ids(
             self.dataset_size, self.block_size, self._order_seed, self.rounds, start, stop - start
         )
@@ -252,12 +290,17 @@ class CDLShuffle:
         index = operator.index(index)
         if not 0 <= index < self.dataset_size:
             raise IndexError(f"sample {index} is outside 0..{self.dataset_size - 1}")
+        if self.interleave > 1:
+            return self.mixed().position(index)
         return _core.block_shuffle_position(
             self.dataset_size, self.block_size, self._order_seed, self.rounds, index
         )
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """(block, start, stop): the parts of blocks' orders that `count` positions consist of."""
+        """(block, start, stop): the parts of blocks' orders that `count` positions consist of.
+
+        For interleave=1; otherwise they are those of :meth:`mixed`.
+        """
         if not count:
             return
         order = self._block_order()
@@ -285,13 +328,20 @@ class CDLShuffle:
         return (self._order_seed, self.dataset_size, self.block_size)
 
     @classmethod
-    def from_state(cls, state: tuple[int, int, int]) -> CDLShuffle:
+    def from_state(
+        cls, state: tuple[int, int, int], *, rounds: int = 6, interleave: int = 1
+    ) -> CDLShuffle:
         """The order that :meth:`get_state` was taken of; its seed is the base seed from then on."""
         seed, dataset_size, block_size = state
-        return cls(dataset_size, block_size, seed)
+        return cls(dataset_size, block_size, seed, rounds, interleave=interleave)
+
+    def shape_numbers(self) -> tuple[int, ...]:
+        """What a packed state must have in common with the order that it is given to."""
+        numbers = (self.dataset_size, self.block_size, self.rounds)
+        return numbers if self.interleave == 1 else (*numbers, ~self.interleave)
 
     def _fingerprint(self):
-        return _state.fingerprint((self.dataset_size, self.block_size, self.rounds))
+        return _state.fingerprint(self.shape_numbers())
 
     def pack_state(self, position: int = 0) -> bytes:
         """Base seed, epoch and a position in it, in exactly 24 bytes.
@@ -326,5 +376,5 @@ class CDLShuffle:
     def __repr__(self) -> str:
         return (
             f"CDLShuffle({self.dataset_size}, block_size={self.block_size}, seed={self.seed}, "
-            f"rounds={self.rounds}, epoch={self.epoch})"
+            f"rounds={self.rounds}, interleave={self.interleave}, epoch={self.epoch})"
         )

@@ -19,7 +19,7 @@ TAILS = ("uneven", "pad", "drop")
 
 _EPOCH_UNSET = 2**32 - 1
 _BITS_48 = 2**48 - 1
-_LAYOUT = struct.Struct("<QIHIHI")  # seed, epoch, position (16 + 32 bits), fingerprint (16 + 32)
+_LAYOUT = struct.Struct("<QIHIHI")  # seed, epoch, position (16 + 32 bits), seal (16 + 32)
 
 
 def as_size(value: SupportsIndex, name: str, least: int = 0) -> int:
@@ -87,20 +87,22 @@ def fingerprint(numbers: Iterable[int]) -> int:
     return value >> 16
 
 
+def _seal(seed: int, epoch: int, position: int, mark: int) -> int:
+    """The fingerprint of the dataset and of the state itself, so that a changed byte shows."""
+    return fingerprint((mark, seed, epoch, position))
+
+
 def pack(seed: int, epoch: int | None, position: int, mark: int) -> bytes:
     """The state in STATE_NBYTES bytes; `epoch` is None before the first set_epoch."""
     if epoch is not None and not 0 <= epoch < _EPOCH_UNSET:
         raise OverflowError(f"epoch {epoch} does not fit into a packed state (0..2**32-2)")
     if not 0 <= position <= _BITS_48:
         raise OverflowError(f"position {position} does not fit into a packed state (48 bits)")
-    return _LAYOUT.pack(
-        seed & U64,
-        _EPOCH_UNSET if epoch is None else epoch,
-        position >> 32,
-        position & 0xFFFFFFFF,
-        mark >> 32,
-        mark & 0xFFFFFFFF,
-    )
+    seed &= U64
+    epoch = _EPOCH_UNSET if epoch is None else epoch
+    seal = _seal(seed, epoch, position, mark)
+    high, low = position >> 32, position & 0xFFFFFFFF
+    return _LAYOUT.pack(seed, epoch, high, low, seal >> 32, seal & 0xFFFFFFFF)
 
 
 def unpack(state: Any, mark: int, count: int) -> tuple[int, int | None, int]:
@@ -109,18 +111,18 @@ def unpack(state: Any, mark: int, count: int) -> tuple[int, int | None, int]:
     Raises
     ------
     ValueError
-        It is no state, or one of another dataset.
+        It is no state, a damaged one, or one of another dataset.
     """
     raw = bytes(memoryview(state))
     if len(raw) != STATE_NBYTES:
         raise ValueError(f"a packed state has {STATE_NBYTES} bytes, not {len(raw)}")
-    seed, epoch, high, low, mark_high, mark_low = _LAYOUT.unpack(raw)
-    if mark_high << 32 | mark_low != mark:
-        raise ValueError(
-            "the packed state belongs to another dataset: its size, block size, rounds, "
-            "number of ranks or content differ"
-        )
+    seed, epoch, high, low, seal_high, seal_low = _LAYOUT.unpack(raw)
     position = high << 32 | low
+    if seal_high << 32 | seal_low != _seal(seed, epoch, position, mark):
+        raise ValueError(
+            "the packed state is damaged or belongs to another dataset: its size, block size, "
+            "rounds, interleave, number of ranks or content differ"
+        )
     if position > count + 1:  # ranks of one state may differ by one sample
         raise ValueError(f"the packed state is at sample {position} of an epoch of {count}")
     return seed, None if epoch == _EPOCH_UNSET else epoch, min(position, count)
