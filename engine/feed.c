@@ -27,6 +27,7 @@
 #define AWAY_PART 8       /* a taker away for less than this part of a gather is back at once */
 #define STAND_BACK_NSEC_MAX 20000000
 #define WARM_SKIP_MAX 8 /* batches between looks ahead while everything is in memory */
+#define AHEAD_MAX 64    /* batches: more would keep a disk busy with what is not needed soon */
 
 enum slot_state { SLOT_BUSY, SLOT_READY, SLOT_FAILED };
 
@@ -135,9 +136,23 @@ static int gather_part(const struct zr_feed_stream *s, const uint64_t *ids, size
     return (s->packed ? zr_gather_packed : gather_ragged)(s->reader, ids, count, p, err);
 }
 
+/* On first use: a limit far above what is ever ready costs nothing. */
+static bool slot_memory(const struct zr_feed *f, struct slot *s)
+{
+    if (!s->ids)
+        s->ids = calloc(zr_sampler_batch_count(&f->sampler), sizeof *s->ids);
+    if (!s->parts)
+        s->parts = calloc(f->stream_count, sizeof *s->parts);
+    return s->ids && s->parts;
+}
+
 /* All streams of a busy slot; without the lock. */
 static void gather_slot(struct zr_feed *f, struct slot *s)
 {
+    if (!slot_memory(f, s)) {
+        s->rc = out_of_memory(f->streams[0].reader, &s->error);
+        return;
+    }
     zr_sampler_batch(&f->sampler, s->step, s->ids);
     s->rc = ZR_OK;
     for (size_t i = 0; i < f->stream_count && !s->rc; i++) {
@@ -413,7 +428,8 @@ void zr_feed_stats(struct zr_feed *f, struct zr_feed_stats *stats)
 
 static void release_memory(struct zr_feed *f)
 {
-    for (size_t i = 0; f->slots && i < f->limit; i++) {
+    size_t used = f->begun < f->limit ? (size_t)f->begun : f->limit;
+    for (size_t i = 0; f->slots && i < used; i++) {
         if (f->slots[i].parts)
             zr_parts_release(f->slots[i].parts, f->stream_count);
         free(f->slots[i].parts);
@@ -434,17 +450,6 @@ static void *copy(const void *from, size_t count, size_t each)
     return to;
 }
 
-static bool slots_init(struct zr_feed *f, size_t id_count)
-{
-    for (size_t i = 0; i < f->limit; i++) {
-        f->slots[i].ids = calloc(id_count, sizeof(uint64_t));
-        f->slots[i].parts = calloc(f->stream_count, sizeof *f->slots[i].parts);
-        if (!f->slots[i].ids || !f->slots[i].parts)
-            return false;
-    }
-    return true;
-}
-
 static struct zr_feed *feed_alloc(const struct zr_feed_options *o)
 {
     size_t id_count = zr_sampler_batch_count(&o->sampler);
@@ -457,13 +462,13 @@ static struct zr_feed *feed_alloc(const struct zr_feed_options *o)
     f->begin = o->begin;
     f->count = o->count;
     f->skip_count = o->skip_count;
-    f->ahead_count = o->ahead_count;
+    f->ahead_count = o->ahead_count < AHEAD_MAX ? o->ahead_count : AHEAD_MAX;
     f->pid = getpid();
     f->streams = copy(o->streams, o->stream_count, sizeof *f->streams);
     f->skip = copy(o->skip, o->skip_count, sizeof *f->skip);
     f->ahead_ids = calloc(id_count, sizeof *f->ahead_ids);
     f->slots = calloc(o->limit, sizeof *f->slots);
-    if (f->streams && f->skip && f->ahead_ids && f->slots && slots_init(f, id_count))
+    if (f->streams && f->skip && f->ahead_ids && f->slots)
         return f;
     release_memory(f);
     return NULL;

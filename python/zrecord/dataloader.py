@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import operator
 import os
+import queue
 import threading
 import time
 import warnings
@@ -26,7 +27,7 @@ __all__ = ["DataLoader"]
 # How long close() waits for a transform that does not come back before it goes on without it.
 JOIN_SECONDS = 5.0
 
-# A signal handler that stops the loader just before a consumer waits wakes nobody: so that looks.
+# A thread that an exception ends just after the bell woke it wakes nobody else: so those look.
 LOOK_SECONDS = 0.1
 
 STEP_MAX = 2**63 - 1
@@ -73,16 +74,41 @@ class _Position:
     def consume(self, step):
         self.count += 1
         self.ahead.add(step)
+        self.settle()
+
+    def settle(self):
+        """Move `step` past those of `ahead` that it has reached."""
         while self.step in self.ahead:
             self.step += 1
             self.ahead.discard(self.step - 1)
 
     def numbers(self):
-        """(step, ahead), also inside a signal handler that came in the middle of consume."""
+        """(step, ahead), also inside a signal handler that came in the middle of settle."""
         step, ahead = self.step, set(self.ahead)
         while step in ahead:
             step += 1
         return step, sorted(one for one in ahead if one > step)
+
+
+class _Bell:
+    """Wakes threads that wait for a change; they look at what changed, under its lock, themselves.
+
+    One of them at a time: whoever leaves while there is more for others rings again.  Nobody waits
+    inside a lock, as with threading.Condition, where a KeyboardInterrupt that comes while the lock
+    is let go leaves it so and becomes a RuntimeError.
+    """
+
+    def __init__(self):
+        self._rung = queue.SimpleQueue()  # of at most one token, or few
+
+    def ring(self):
+        if self._rung.empty():
+            self._rung.put(None)
+
+    def wait(self, seconds):
+        """Until the bell rings, or so long."""
+        with contextlib.suppress(queue.Empty):
+            self._rung.get(timeout=seconds)
 
 
 class _Run:
@@ -101,7 +127,8 @@ class _Run:
         self.pid = os.getpid()
         self.started = time.monotonic()
         self.lock = threading.RLock()
-        self.ready = threading.Condition(self.lock)  # consumers wait for a finished batch
+        self.ready = _Bell()  # consumers wait for a finished batch
+        self.gone = _Bell()  # close() waits for the threads
         self.finished = {}  # step -> batch, in the order of completion
         self.position = position
         self.failure = None  # (step, exception)
@@ -111,24 +138,26 @@ class _Run:
         self.transform_seconds = 0.0
         self.running = set()  # transform threads
         self.closers = set()  # those of them whose transform called close()
-        self.threads = [
-            threading.Thread(target=self._run_thread, name="zrecord-transform", daemon=True)
-            for _ in range(workers)
-        ]
+        self.threads = []
         _runs.add(self)
         try:
-            for thread in self.threads:
-                self.running.add(thread)
-                try:
-                    thread.start()
-                except BaseException:
-                    self.running.discard(thread)
-                    raise
+            for _ in range(workers):
+                self._start_thread()
         except BaseException:
             self.stop()
             raise
 
     # ------------------------------------------------------------ threads
+
+    def _start_thread(self):
+        thread = threading.Thread(target=self._run_thread, name="zrecord-transform", daemon=True)
+        self.threads.append(thread)
+        self.running.add(thread)
+        try:
+            thread.start()
+        except BaseException:
+            self.running.discard(thread)
+            raise
 
     def _run_thread(self):
         me = threading.current_thread()
@@ -137,7 +166,7 @@ class _Run:
         finally:
             with self.lock:
                 self.running.discard(me)
-                self.ready.notify_all()
+            self.gone.ring()
 
     def _transform_loop(self):
         while True:
@@ -164,7 +193,7 @@ class _Run:
             self.transform_seconds += seconds
             if not self.stopped:
                 self.finished[step] = batch
-                self.ready.notify_all()
+                self.ready.ring()
 
     def _fail(self, step, exc):
         """Keep the failure that the consumer meets first; what comes behind it is not given."""
@@ -176,7 +205,7 @@ class _Run:
         with self.lock:
             if self.failure is None or (self.ordered and step < self.failure[0]):
                 self.failure = (step, exc)
-            self.ready.notify_all()
+            self.ready.ring()
 
     # ------------------------------------------------------------ consumers
 
@@ -194,24 +223,39 @@ class _Run:
 
     def _take_finished(self):
         start = time.perf_counter()
-        with self.lock:
+        try:
             while not self.stopped:
-                if self.failure and not (self.ordered and self.position.step < self.failure[0]):
-                    self._end()
-                    self.finished.clear()
-                    raise self.failure[1]
-                step = self._finished_step()
-                if step is None:
-                    self.ready.wait(LOOK_SECONDS)
-                    continue
-                self.wait_seconds += time.perf_counter() - start
-                self.position.consume(step)
-                batch = self.finished.pop(step, _END)  # gone where a signal handler closed
+                with self.lock:
+                    step = self._finished_step()
+                    if step is not None:
+                        self.wait_seconds += time.perf_counter() - start
+                        return self._give(step)
+                self.ready.wait(LOOK_SECONDS)
+            return _END
+        finally:
+            if self.finished or self.failure or self.stopped:
+                self.ready.ring()
+
+    def _give(self, step):
+        """The batch, which counts as given and leaves its room even where an interrupt loses it."""
+        self.position.count += 1
+        try:
+            return self.finished.pop(step, _END)  # gone where a signal handler closed
+        finally:
+            try:
+                self.position.ahead.add(step)
+            finally:
                 self.feed.release()
-                return batch
-        return _END
 
     def _finished_step(self):
+        """Of the batch to give now, or None; raises the failure when it is its turn."""
+        if self.stopped:
+            return None
+        self.position.settle()
+        if self.failure and not (self.ordered and self.position.step < self.failure[0]):
+            self._end()
+            self.finished.clear()
+            raise self.failure[1]
         if not self.ordered:
             with contextlib.suppress(RuntimeError):  # emptied by a signal handler that closed
                 return next(iter(self.finished), None)
@@ -230,19 +274,13 @@ class _Run:
     def _end(self):
         self.stopped = True
         self.feed.stop()
-        self.ready.notify_all()
+        self.ready.ring()
 
     def close(self, seconds):
         """Wait for the threads of a stopped run and let go of its batches; whether all ended."""
         if self.closed or self.pid != os.getpid():
             return True
-        me = threading.current_thread()
-        with self.lock:  # which waiting lets go of, also where a signal handler is inside it
-            if me in self.running:
-                self.closers.add(me)
-                self.ready.notify_all()
-            staying = self.closers if me in self.running else frozenset()
-            ended = self.ready.wait_for(lambda: self.running <= staying, seconds)
+        ended = self._wait_for_threads(seconds)
         for thread in self.threads if ended else ():
             if thread not in self.closers and thread.ident:
                 thread.join()
@@ -251,6 +289,28 @@ class _Run:
             self.finished.clear()
         self.closed = ended
         return ended
+
+    def _wait_for_threads(self, seconds):
+        """Whether all ended but those whose transform called close()."""
+        me = threading.current_thread()
+        until = time.monotonic() + seconds
+        while True:
+            with self.lock:
+                staying = frozenset()
+                if me in self.running:
+                    self.closers.add(me)
+                    staying = self.closers
+                ended = self.running <= staying
+            left = until - time.monotonic()
+            if ended or left <= 0:
+                self.gone.ring()
+                return ended
+            if self.lock._is_owned():  # by what a signal handler interrupted: threads need it to end
+                free = threading.Condition(self.lock)
+                with free:
+                    free.wait(min(left, LOOK_SECONDS))
+            else:
+                self.gone.wait(min(left, LOOK_SECONDS))
 
     # ------------------------------------------------------------ figures
 
@@ -317,8 +377,8 @@ class DataLoader:
         Records of a step, over all ranks.
     prefetch_size : int
         Finished batches kept ready.  Never more than `prefetch_size` + `transform_workers`
-        batches exist that were not handed out.  The reads of as many further ones are queued
-        where data is not in memory.
+        batches exist that were not handed out.  The reads of as many further ones, at most 64, are
+        queued where data is not in memory.
     mode : Sampler.Mode or int
         By default CYCLIC.
     seed : int
@@ -504,10 +564,16 @@ class DataLoader:
         ------
         ValueError
             It is of a loader with another length, batch size, mode or seed.
+        TypeError
+            It is no mapping, or holds what is no number.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping, not {type(state).__name__}")
         for key, mine in {"version": 1, **self._config()}.items():
             if state.get(key) != mine:
                 raise ValueError(f"state has {key} {state.get(key)!r}, this loader {mine!r}")
+        if missing := {"step", "ahead"} - state.keys():
+            raise ValueError(f"state lacks {sorted(missing)}")
         step = _integer(state["step"], "step", 0)
         ahead = [_integer(one, "a step of ahead", 0) for one in state["ahead"]]
         if any(one <= step for one in ahead):

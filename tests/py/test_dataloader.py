@@ -484,6 +484,29 @@ def test_state_is_plain_data_and_checked(streams):
             with pytest.raises(ValueError, match=key):
                 loader.load_state_dict({**state, key: value})
         assert next(loader)["x"].tolist() == expected_ids([2])[0]
+        for key in state:
+            with pytest.raises(ValueError, match=key):
+                loader.load_state_dict({name: state[name] for name in state if name != key})
+        for bad in (None, [], "state", 3, [("step", 1)]):
+            with pytest.raises(TypeError, match="mapping"):
+                loader.load_state_dict(bad)
+        for key, value in (("step", None), ("step", 1.0), ("ahead", 5), ("ahead", ["1"])):
+            with pytest.raises(TypeError):
+                loader.load_state_dict({**state, key: value})
+        assert next(loader)["x"].tolist() == expected_ids([3])[0]
+
+
+@pytest.mark.parametrize("transform", [None, lambda batch: batch])
+def test_a_prefetch_size_far_beyond_memory_costs_nothing(streams, transform):
+    """Room for a batch is made when it is gathered, and reads are queued for the next few alone."""
+    program = {"transform": transform} if transform else {}
+    with DataLoader({"x": streams["x"]}, 1, 16, prefetch_size=2_000_000, **program) as loader:
+        assert len(next(loader)["x"]) == 16
+    try:
+        with DataLoader({"x": streams["x"]}, 1, 16, prefetch_size=2**31 - 1, **program) as loader:
+            assert len(next(loader)["x"]) == 16
+    except MemoryError:
+        pass  # said at once, in words
 
 
 def test_several_consumers(streams):
@@ -715,6 +738,34 @@ def test_an_interrupt_reaches_a_waiting_consumer_and_leaves_the_loader_usable(
         [sys.executable, "-c", program, tmp_path / "x"], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "interrupted True\n"), done.stderr
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_interrupt_anywhere_in_next_stays_one_and_leaves_the_loader_usable(streams, ordered):
+    """Signals come between calls; inside threading.Condition one comes out as a RuntimeError."""
+    interrupted = 0
+    with DataLoader(
+        streams, 1, 4, 1, ordered=ordered, transform=lambda b: time.sleep(0.005) or b
+    ) as loader:
+        for place in range(1, 60):
+            left = place
+
+            def interrupt(frame, event, argument):
+                nonlocal left
+                left -= event in ("call", "c_return")
+                if not left:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+            sys.setprofile(interrupt)
+            try:
+                next(loader)
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.setprofile(None)
+            next(loader)
+    assert interrupted > 15
 
 
 EXITS = {
