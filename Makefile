@@ -211,9 +211,13 @@ bench-samplers: bench-setup ## samplers, block shuffle and its quality, beside N
 
 # LOADERS is for more arguments: make bench-loaders LOADERS="--only vision --peers zrecord,loaderx"
 bench-loaders: setup ## the DataLoader tables, beside loaderx, torch and grain: 10 minutes
-	@$(AGAIN) -s lib
+	@$(AGAIN) -s lib $(BUILD)/bench/limit_worker
 	@tests/bench/setup.sh $(PYTHON) loaders
 	@build/loaders-venv/bin/python tests/bench/loader_bench.py --size $(or $(SIZE),full) $(LOADERS)
+
+bench-loaders-readme: ## put the DataLoader tables of the last run into README.md
+	@build/loaders-venv/bin/python tests/bench/loader_bench.py --readme README.md
+.PHONY: bench-loaders-readme
 
 # ARCHIVES is for more arguments: make bench-archives ARCHIVES="--only save --rounds 3"
 bench-archives: setup ## the archive tables, beside tensordict, torch.save and safetensors: 10 minutes

@@ -3,12 +3,17 @@
 """The DataLoader tables: batches a second, memory, transforms and import time, beside other loaders.
 
     tests/bench/loader_bench.py [--size full] [--only vision,tokens,ragged,transforms,memory,import]
-                                [--peers zrecord,loaderx] [--out build/loader-results]
+                                [--peers zrecord,loaderx] [--out build/loader-results] [--add]
+    tests/bench/loader_bench.py --readme README.md
 
 Each loader lives in a process of its own; a round gives each a run of a few seconds, one after the
 other in changing order, and a run is ended before the next begins.  Figures are medians of the
 rounds.  Before anything is timed, every record of the first batches is compared with what was
 written.  Run with build/loaders-venv, which `make bench-loaders` makes.
+
+With --add, rows that an earlier run of the same size did not have join its results; how much slower
+than zrecord each row is was measured inside its own run.  --readme runs nothing, but puts the tables
+of the last run between that file's markers.
 """
 
 import argparse
@@ -40,6 +45,8 @@ VISION = (
     ("zrecord zstd", "zrecord", "zstd"),
     ("gather loop raw", "gather", "raw"),
     ("gather loop zstd", "gather", "zstd"),
+    ("bare C raw", "bare", "raw"),
+    ("bare C zstd", "bare", "zstd"),
     ("loaderx-2.0.0 raw", "loaderx-2.0.0", "raw"),
     ("loaderx-2.0.0 zstd", "loaderx-2.0.0", "zstd"),
     ("loaderx-new raw", "loaderx-new", "raw"),
@@ -77,6 +84,8 @@ TRANSFORMED = ("zrecord raw", "zrecord zstd", "loaderx-2.0.0 raw", "loaderx-2.0.
 TRANSFORMED += ("loaderx-new raw", "loaderx-new zstd")
 MEMORY = ("zrecord raw", "zrecord zstd", "loaderx-2.0.0 raw", "loaderx-2.0.0 zstd", "loaderx-new raw")
 MEMORY += ("loaderx-new zstd", "torch, 2 workers", "torch, 2 workers, spawn", "grain, threads")
+DONE = "note.txt"  # in a workload's folder, once all its stores are written
+BEGIN, END = "<!-- loaders:begin -->", "<!-- loaders:end -->"
 SLOW_SECONDS = 0.03  # of a consumer that lets every queue fill
 SIZES = {
     "full": ({"vision Dense": 2000, "token Dense": 200_000, "token Ragged": 200_000}, 1.0, 7),
@@ -108,6 +117,14 @@ def write_stores(workload, folder):
             write(workload, folder)
         except ImportError as error:
             print(f"SKIP {write.__name__}: {error}", file=sys.stderr)
+
+
+def kept(name, folder):
+    """The Dense workload of an earlier run with --keep, or None; images take long to make."""
+    done, records = folder / DONE, folder / "records.npy"
+    if not done.exists() or not records.exists():
+        return None
+    return workloads.Workload(name, np.load(records, mmap_mode="r"), done.read_text())
 
 
 def write_loaderx(workload, folder):
@@ -205,16 +222,24 @@ def check(loaders, workload):
 # ---------------------------------------------------------------- tables
 
 
+def ours(middle, name):
+    """What a row is measured against: this package's loader on a store of the same codec."""
+    codec = "zstd" if "zstd" in name else "raw"
+    return middle.get(f"zrecord {codec}") or middle.get(f"zrecord {codec}, packed")
+
+
 def rates(loaders, seconds, number, **command):
     """Interleaved rounds: for each loader the medians of its runs."""
     laps = {loader.name: [] for loader in loaders}
     for k in range(number):
         for loader in rounds.rotated(loaders, k):
             laps[loader.name].append(loader.ask(do="run", seconds=seconds, **command))
+    middle = {name: statistics.median(run["rate"] for run in runs) for name, runs in laps.items()}
     return [
         {
             "loader": name,
-            "batches_per_second": statistics.median(run["rate"] for run in runs),
+            "batches_per_second": middle[name],
+            "ratio": ours(middle, name) / middle[name] if ours(middle, name) else None,
             "low": min(run["rate"] for run in runs),
             "high": max(run["rate"] for run in runs),
             "p95_seconds": statistics.median(run["p95"] for run in runs),
@@ -361,21 +386,19 @@ def imports(number):
 
 
 def rate_table(table):
-    base = {row["loader"]: row["batches_per_second"] for row in table["rows"]}
     lines = []
     for row in table["rows"]:
         middle = row["batches_per_second"]
-        mine = base.get("zrecord raw") or base.get("zrecord raw, packed")
         lines.append(
             [
                 row["loader"],
                 report.number(middle),
                 f"−{100 * (1 - row['low'] / middle):.0f} +{100 * (row['high'] / middle - 1):.0f} %",
                 report.milliseconds(row["p95_seconds"]),
-                f"{mine / middle:.2f}" if mine else "–",
+                f"{row['ratio']:.2f}" if row["ratio"] else "–",
             ]
         )
-    columns = ["loader", "batches/s", "spread", "p95", "zrecord raw over it"]
+    columns = ["loader", "batches/s", "spread", "p95", "zrecord over it"]
     return report.markdown(columns, lines) + report.left_out(table["skipped"])
 
 
@@ -413,13 +436,41 @@ HEADINGS = (
 )
 
 
-def document(result):
+def document(result, level="##"):
     parts = [report.machine(result["machine"], f"make bench-loaders SIZE={result['size']}")]
     for key, heading, show in HEADINGS:
         if key in result:
             note = result[key].get("note")
-            parts.append(f"## {heading}\n\n" + (f"{note}.\n\n" if note else "") + show(result[key]))
+            text = (f"{note}.\n\n" if note else "") + show(result[key])
+            parts.append(f"{level} {heading}\n\n{text}")
     return "\n\n".join(parts) + "\n"
+
+
+def joined(earlier, result):
+    """The earlier result with the sections and rows that it did not have."""
+    if earlier["size"] != result["size"]:
+        return result
+    for key in SECTIONS:
+        if key in result:
+            mine = earlier.setdefault(key, result[key])
+            known = {identity(row) for row in mine["rows"]}
+            mine["rows"] += [row for row in result[key]["rows"] if identity(row) not in known]
+            here = {row["loader"] for row in mine["rows"] if "loader" in row}
+            skipped = {**mine.get("skipped", {}), **result[key].get("skipped", {})}
+            mine["skipped"] = {name: why for name, why in skipped.items() if name not in here}
+    return earlier
+
+
+def identity(row):
+    return tuple(row.get(key) for key in ("loader", "transform", "consumer", "what"))
+
+
+def rewrite(text, result):
+    """README's text with the tables between its markers."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"there must be one {BEGIN} before one {END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{document(result, '####')}\n{END}{rest.split(END)[1]}"
 
 
 # ---------------------------------------------------------------- running
@@ -437,12 +488,12 @@ def measure(options, folder):
         on_images = key == "vision" and {"transforms", "memory"} & set(sections)
         if key not in sections and not on_images:
             continue
-        workload = workloads.make(name, counts[name], options.dir)
         place = folder / name
-        if not (place / ".done").exists():
+        workload = kept(name, place) or workloads.make(name, counts[name], options.dir)
+        if not (place / DONE).exists():
             shutil.rmtree(place, ignore_errors=True)
             write_stores(workload, place)
-            (place / ".done").touch()
+            (place / DONE).write_text(workload.note)
         if key in sections:
             result[key] = throughput(rows, workload, place, seconds, number, wanted)
     if "transforms" in sections:
@@ -462,7 +513,14 @@ def main():
     parser.add_argument("--dir", type=Path, default=REPO / "build" / "bench-data")
     parser.add_argument("--out", type=Path, default=REPO / "build" / "loader-results")
     parser.add_argument("--keep", action="store_true", help="keep the data for the next run")
+    parser.add_argument("--add", action="store_true", help="add to the results of an earlier run")
+    parser.add_argument("--readme", type=Path, help="only put the tables of the last run there")
     options = parser.parse_args()
+    target = options.out / "loaders.json"
+    if options.readme:
+        text = rewrite(options.readme.read_text(), json.loads(target.read_text()))
+        options.readme.write_text(text)
+        return
     folder = options.dir / f"loaders-{options.size}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -471,7 +529,9 @@ def main():
         if not options.keep:
             shutil.rmtree(folder)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "loaders.json").write_text(json.dumps(result))
+    if options.add and target.exists():
+        result = joined(json.loads(target.read_text()), result)
+    target.write_text(json.dumps(result))
     (options.out / "loaders.md").write_text("# Measured\n\n" + document(result))
     print(document(result))
 

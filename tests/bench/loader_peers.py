@@ -10,6 +10,8 @@ has that, batches of 256, workers and prefetch as the package sets them.
 import ctypes
 import importlib
 import os
+import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,6 +73,44 @@ class Gather(Peer):
 
     def close(self):
         pass
+
+    values = staticmethod(lambda batch: batch)
+
+
+class Bare(Peer):
+    """limit_worker.c, two threads that copy or decode the same batches: no check, no Python.
+
+    Its consumer does not look at the records; a run of the check asks to be shown them.
+    """
+
+    TIME, SHOW, THREADS = 0, 1, 2
+
+    def open(self, codec):
+        import zrecord
+        from backends.limit import program
+
+        with zrecord.open(self.store(codec)) as x:
+            self.shape, self.dtype, length = (BATCH, *x.item_shape), x.dtype, len(x)
+        self.sampler = zrecord.Sampler(length, BATCH, zrecord.Mode.CYCLIC)
+        command = [program(), "gather", str(self.store(codec)), "dense"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def start(self, transform=None, shown=False):
+        self.shown = shown
+        return self
+
+    def __next__(self):
+        request = struct.pack("4I", self.SHOW if self.shown else self.TIME, 1, BATCH, self.THREADS)
+        self.process.stdin.write(request + self.sampler.next().tobytes())
+        self.process.stdin.flush()
+        answer = self.process.stdout.read(8)
+        if not self.shown:
+            return np.zeros((1, 1))
+        nbytes = struct.unpack("Q", answer)[0]
+        return np.frombuffer(self.process.stdout.read(nbytes), self.dtype).reshape(self.shape)
+
+    def close(self):
+        pass  # the process ends with its input
 
     values = staticmethod(lambda batch: batch)
 
@@ -230,6 +270,7 @@ class Closing:
 KINDS = {
     "zrecord": Zrecord,
     "gather": Gather,
+    "bare": Bare,
     "loaderx-2.0.0": Loaderx2,
     "loaderx-new": LoaderxNew,
     "torch": Torch,
