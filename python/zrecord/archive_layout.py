@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
@@ -32,6 +33,7 @@ NAMES = {
     for name in "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool "
     "complex64 complex128".split()
 }
+NUMPY_NAMES = set(NAMES.values())
 # Dtypes of ml_dtypes, which may never be imported: by name.
 EXTENSIONS = {
     "bfloat16",
@@ -65,6 +67,11 @@ def dtype_name(dtype: Any, where: str) -> str:
     if name is None:
         raise ValueError(f"leaf {where}: an archive cannot hold dtype {dtype!r}")
     return name
+
+
+@functools.lru_cache(maxsize=64)
+def torch_name(dtype: Any) -> str:
+    return str(dtype)
 
 
 class Layout:
@@ -224,8 +231,10 @@ class Layout:
             shape, name = value.shape, NAMES.get(value.dtype)
             if name is None:
                 name = dtype_name(value.dtype, where)
-        elif is_torch(value) and value.is_nested:
-            return self.add_nested(path, key, nested_of(value, where), files)
+        elif is_torch(value):
+            if value.is_nested:
+                return self.add_nested(path, key, nested_of(value, where), files)
+            shape, name = tuple(value.shape), torch_name(value.dtype)
         else:
             shape, name = shape_and_name(value, where)
         if batch_size and shape[: len(batch_size)] != batch_size:
@@ -295,7 +304,9 @@ def itemsize_of(name):
 
 
 def torch_bytes(tensor):
-    """The elements of a tensor as a flat array of bytes."""
+    """The elements of a tensor, contiguous: its array, or bytes for dtypes that NumPy lacks."""
+    if torch_name(tensor.dtype) in NUMPY_NAMES:  # one call into torch instead of eight
+        return np.ascontiguousarray(tensor.numpy(force=True))
     import torch
 
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()

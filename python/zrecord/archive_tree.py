@@ -7,6 +7,7 @@ The engine makes the trees; here is what they can do, and the levels that are no
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 from collections.abc import Iterator
@@ -307,10 +308,15 @@ class PickledValue:
         return hash((self.data, self._key))
 
 
-def is_torch(value):
-    return type(value).__module__.partition(".")[0] in ("torch", "tensordict") and hasattr(
-        value, "untyped_storage"
+@functools.lru_cache(maxsize=64)
+def is_torch_type(cls):
+    return cls.__module__.partition(".")[0] in ("torch", "tensordict") and hasattr(
+        cls, "untyped_storage"
     )
+
+
+def is_torch(value):
+    return is_torch_type(type(value))
 
 
 def is_leaf(value):
