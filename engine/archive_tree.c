@@ -287,6 +287,13 @@ static int add_leaf(struct tree *t, const char *level, const struct zri_meta_ent
 
 /* ---------------------------------------------------------------- levels */
 
+/* bzip2 may hold a million times its size, but no text is worth that much memory. */
+static bool is_sound_text(const struct zri_member *m)
+{
+    static const uint64_t slack = 16 << 20, ratio = 4096;
+    return m->nbytes <= UINT32_MAX && (m->nbytes <= slack || m->nbytes / ratio <= m->stored_nbytes);
+}
+
 /* A copy of its meta.json, checked, so that nobody changes it under the parser. */
 static int read_meta(struct tree *t, struct zr_archive_level *level, struct zr_error *err)
 {
@@ -297,7 +304,7 @@ static int read_meta(struct tree *t, struct zr_archive_level *level, struct zr_e
     if (index == SIZE_MAX)
         return zri_fail(err, ZR_E_FORMAT, "%s: %s is missing", t->a->path, path);
     const struct zri_member *m = &t->a->members[index];
-    if (m->nbytes > UINT32_MAX)
+    if (!is_sound_text(m))
         return zri_member_failed(t->a, index, ZR_E_FORMAT, "is too large for a description", err);
     int rc = use_member(t, index, err);
     if (rc)

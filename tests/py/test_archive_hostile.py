@@ -174,6 +174,16 @@ def test_bombs(tmp_path, method, declared):
         zrecord.load_archive(tmp_path / "h.tdz")
 
 
+def test_a_description_may_not_declare_gigabytes(tmp_path):
+    """bzip2 could hold them, so no method's limit refuses it: 4 GiB were allocated for 200 bytes."""
+    data = bytearray(make_zip([("meta.json", meta(x=leaf([2]))), ("x.memmap", X)], zipfile.ZIP_BZIP2))
+    for at in (data.index(b"PK\1\2") + 24, 22):
+        struct.pack_into("<I", data, at, 100 << 20)
+    (tmp_path / "h.tdz").write_bytes(data)
+    with pytest.raises(ZrecordError, match="meta.json: is too large for a description"):
+        zrecord.load_archive(tmp_path / "h.tdz")
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_more_data_than_declared(tmp_path, method):
     data = bytearray(make_zip([("meta.json", meta(x=leaf([2]))), ("x.memmap", bytes(5000))], method))
