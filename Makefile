@@ -221,9 +221,9 @@ bench-loaders-readme: ## put the DataLoader tables of the last run into README.m
 
 # ARCHIVES is for more arguments: make bench-archives ARCHIVES="--only save --rounds 3"
 bench-archives: setup ## the archive tables, beside tensordict, torch.save and safetensors: 10 minutes
-	@$(AGAIN) -s lib
+	@$(AGAIN) -s lib $(BUILD)/bench/archive_limit
 	@tests/bench/setup.sh $(PYTHON) archives
-	@build/archives-venv/bin/python tests/bench/archive_bench.py $(ARCHIVES)
+	@build/archives-venv/bin/python tests/bench/archive_bench.py --limit $(BUILD)/bench/archive_limit $(ARCHIVES)
 .PHONY: bench-archives
 
 bench-archives-readme: ## put the archive tables of the last run into README.md

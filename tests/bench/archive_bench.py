@@ -5,7 +5,8 @@
 
 Every candidate writes and reads the same tensors; what it reads is compared with them before its
 time counts.  The candidates take turns in each round, in another order each time; figures are
-medians of the rounds with the slowest and fastest.  The page cache is warm, nothing is synced.
+medians of the rounds with the slowest and fastest.  The page cache is warm, nothing is synced,
+saves go to new files.
 torch.save and safetensors hold flat dicts with dotted keys, which are not nested again on loading.
 Writes archives.json, archives.md and SVG plots into the folder.  --readme README.md runs nothing, but
 puts the tables of the last run between that file's markers.
@@ -13,8 +14,10 @@ puts the tables of the last run between that file's markers.
 
 import argparse
 import json
+import mmap
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -153,17 +156,34 @@ CANDIDATES = [
 ARCHIVES = [c for c in CANDIDATES if c.name in (OURS, THEIRS)]
 
 
-def race(works, rounds, between=lambda: None):
-    """{name: seconds of each round}; works is {name: function}."""
+WARM_NBYTES = 768 * MIB
+
+
+def warm_memory():
+    """Touches memory and frees it.  A virtual machine may give what is free back to its host, and
+    then the first touch of a page costs ten times a later one (203 ms instead of 25 for 64 MiB here),
+    for whichever candidate happens to get it."""
+    block = mmap.mmap(-1, WARM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, WARM_NBYTES, mmap.PAGESIZE):
+        block[at] = 1
+    block.close()
+
+
+def race(works, rounds, before=lambda name: None):
+    """{name: seconds of each round}; works is {name: function}, which may tell its seconds itself."""
     seconds = {name: [] for name in works}
-    for work in works.values():
+    for name, work in works.items():
+        before(name)
         work()  # the first call imports and allocates
     for number in range(rounds):
         for name in rotated(list(works), number):
-            between()
+            before(name)
+            warm_memory()
             start = time.perf_counter()
-            works[name]()
-            seconds[name].append(time.perf_counter() - start)
+            told = works[name]()
+            took = time.perf_counter() - start
+            seconds[name].append(told if isinstance(told, float) else took)
     return seconds
 
 
@@ -171,8 +191,9 @@ def race(works, rounds, between=lambda: None):
 
 
 class Bench:
-    def __init__(self, folder, rounds, most_leaves):
-        self.folder, self.rounds, self.most_leaves = folder, rounds, most_leaves
+    def __init__(self, folder, options):
+        self.folder, self.rounds, self.most_leaves = folder, options.rounds, options.leaves
+        self.limit_program = options.limit
         self.tables = {}
 
     def note(self, table, title, seconds):
@@ -188,6 +209,23 @@ class Bench:
             candidate.save(candidate.prepare(tree), self.folder, what, **options)
             check(candidate.name, candidate.load(self.folder, what), tree)
 
+    def anew(self, what):
+        """For race: saves go to new files, since ext4 writes a new file out before the rename by
+        which it replaces one, and the next candidate would find the disk busy with that."""
+        at = {c.name: c.at(self.folder, what) for c in CANDIDATES}
+        return lambda name: name in at and at[name].unlink(missing_ok=True)
+
+    def limit(self, what, *args):
+        """The seconds that the bare program needs for the same."""
+
+        def run():
+            path = self.folder / "limit"
+            done = subprocess.run([self.limit_program, what, path, *map(str, args)], check=True, capture_output=True)  # fmt: skip
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            return float(done.stdout)
+
+        return run
+
     def save(self):
         for what, tree in (("256 MiB in 8 leaves", flat()), ("50 MiB in 2000 leaves", small())):
             prepared = {c.name: (c, c.prepare(tree)) for c in CANDIDATES}
@@ -195,12 +233,9 @@ class Bench:
             works = {
                 n: lambda c=c, p=p: c.save(p, self.folder, "save") for n, (c, p) in prepared.items()
             }
-            self.note("save", what, race(works, self.rounds, self.clean_saves))
-
-    def clean_saves(self):
-        """To new files: replacing one makes ext4 write out the new one before the rename."""
-        for candidate in CANDIDATES:
-            candidate.at(self.folder, "save").unlink(missing_ok=True)
+            if self.limit_program and what.startswith("256"):
+                works["limit: fallocate and write"] = self.limit("save", 256)
+            self.note("save", what, race(works, self.rounds, self.anew("save")))
 
     def open(self):
         for what, tree in (("2000 leaves", small()), ("8 leaves", flat())):
@@ -232,21 +267,22 @@ class Bench:
         packs = {OURS: zrecord.pack_memmap, THEIRS: tensordict.pack_memmap}
         unpacks = {OURS: zrecord.unpack_memmap, THEIRS: tensordict.unpack_memmap}
         works = {n: lambda n=n, f=f: f(source, self.folder / f"{n}.tdz") for n, f in packs.items()}
-        clean = lambda: [(self.folder / f"{n}.tdz").unlink(missing_ok=True) for n in packs]  # noqa: E731
+        clean = lambda name: (self.folder / f"{name}.tdz").unlink(missing_ok=True)  # noqa: E731
         self.note("pack", "pack 2000 leaves", race(works, self.rounds, clean))
         for name, pack in packs.items():
             pack(source, self.folder / f"{name}.tdz")
             check(name, zrecord.load_archive(self.folder / f"{name}.tdz"), tree)
         out = self.folder / "out"
         works = {n: lambda f=f: f(self.folder / f"{THEIRS}.tdz", out) for n, f in unpacks.items()}
-        clean = lambda: shutil.rmtree(out, ignore_errors=True)  # noqa: E731
+        clean = lambda name: shutil.rmtree(out, ignore_errors=True)  # noqa: E731
         for name, work in works.items():
-            clean()
+            clean(name)
             work()
             check(name, tensordict.TensorDict.load_memmap(out), tree)
-        clean()
+        if self.limit_program:
+            works["limit: bare files"] = self.limit("unpack", 2000, 50 * MIB // 2000)
         self.note("pack", "unpack 2000 leaves", race(works, self.rounds, clean))
-        clean()
+        clean(None)
 
     def deflate(self):
         tree = masks()
@@ -273,7 +309,7 @@ class Bench:
             saves = {
                 n: lambda c=c, p=p: c.save(p, self.folder, "many") for n, (c, p) in prepared.items()
             }
-            self.note("save by leaves", count, race(saves, rounds))
+            self.note("save by leaves", count, race(saves, rounds, self.anew("many")))
             works = {c.name: lambda c=c: c.load(self.folder, "many") for c in ARCHIVES}
             self.note("open by leaves", count, race(works, rounds))
             path = {c.name: c.at(self.folder, "many") for c in ARCHIVES}
@@ -293,7 +329,7 @@ class Bench:
             saves = {
                 n: lambda c=c, p=p: c.save(p, self.folder, "bytes") for n, (c, p) in prepared.items()
             }
-            self.note("save by MiB", size, race(saves, self.rounds))
+            self.note("save by MiB", size, race(saves, self.rounds, self.anew("bytes")))
             works = {c.name: lambda c=c: c.load(self.folder, "bytes") for c in ARCHIVES}
             self.note("open by MiB", size, race(works, self.rounds))
 
@@ -399,6 +435,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--leaves", type=int, default=LEAVES[-1], help="at most so many in `scaling`")
     parser.add_argument("--out", type=Path, default=root / "build" / "bench-results")
+    parser.add_argument("--limit", type=Path, help="build/bench/archive_limit, for the rows of bare C")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--readme", type=Path, help="only put the tables of the last run there")
     options = parser.parse_args()
@@ -409,7 +446,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / "archives.json"
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench = Bench(Path(folder), options.rounds, options.leaves)
+        bench = Bench(Path(folder), options)
         for work in options.only:
             getattr(bench, work)()
         result = {"machine": machine.facts(folder), "tables": bench.tables}
