@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import operator
 import os
-import queue
 import threading
 import time
 import warnings
@@ -19,6 +18,7 @@ from typing import Any
 
 from . import _core
 from .errors import ZrecordWarning
+from .gate import LOOK_SECONDS, Bell, Gate
 from .sampler import Mode, Sampler
 from .store import Dense, Ragged
 
@@ -26,9 +26,6 @@ __all__ = ["DataLoader"]
 
 # How long close() waits for a transform that does not come back before it goes on without it.
 JOIN_SECONDS = 5.0
-
-# A thread that an exception ends just after the bell woke it wakes nobody else: so those look.
-LOOK_SECONDS = 0.1
 
 STEP_MAX = 2**63 - 1
 _COUNT_MAX = 2**31 - 1  # of threads, and of batches ahead
@@ -90,27 +87,6 @@ class _Position:
         return step, sorted(one for one in ahead if one > step)
 
 
-class _Bell:
-    """Wakes threads that wait for a change; they look at what changed, under its lock, themselves.
-
-    One of them at a time: whoever leaves while there is more for others rings again.  Nobody waits
-    inside a lock, as with threading.Condition, where a KeyboardInterrupt that comes while the lock
-    is let go leaves it so and becomes a RuntimeError.
-    """
-
-    def __init__(self):
-        self._rung = queue.SimpleQueue()  # of at most one token, or few
-
-    def ring(self):
-        if self._rung.empty():
-            self._rung.put(None)
-
-    def wait(self, seconds):
-        """Until the bell rings, or so long."""
-        with contextlib.suppress(queue.Empty):
-            self._rung.get(timeout=seconds)
-
-
 class _Run:
     """The feed and the transform threads of a loader from one position on.
 
@@ -127,8 +103,8 @@ class _Run:
         self.pid = os.getpid()
         self.started = time.monotonic()
         self.lock = threading.RLock()
-        self.ready = _Bell()  # consumers wait for a finished batch
-        self.gone = _Bell()  # close() waits for the threads
+        self.ready = Bell()  # consumers wait for a finished batch
+        self.gone = Bell()  # close() waits for the threads
         self.finished = {}  # step -> batch, in the order of completion
         self.position = position
         self.failure = None  # (step, exception)
@@ -136,6 +112,7 @@ class _Run:
         self.closed = False  # all threads have ended
         self.wait_seconds = 0.0  # of consumers, where there are transforms
         self.transform_seconds = 0.0
+        self.gate = Gate(workers)
         self.running = set()  # transform threads
         self.closers = set()  # those of them whose transform called close()
         self.threads = []
@@ -169,26 +146,39 @@ class _Run:
             self.gone.ring()
 
     def _transform_loop(self):
-        while True:
+        more = True
+        while more and self.gate.enter():
             try:
-                taken = self.feed.take(True)
-            except BaseException as exc:
-                self._fail(self.feed.failed_step, exc)
-                return
-            if taken is None:
-                return
-            self._transform(*taken)
-            taken = None  # or it would live until the next one is there
+                more = self._transform_next()
+                while more and self.gate.may_stay():
+                    more = self._transform_next()
+            finally:
+                self.gate.leave()
+
+    def _transform_next(self):
+        """Whether there was a batch."""
+        try:
+            taken = self.feed.take(True)
+        except BaseException as exc:
+            self._fail(self.feed.failed_step, exc)
+            return False
+        if taken is None:
+            return False
+        self._transform(*taken)
+        return True
 
     def _transform(self, step, batch):
-        start = time.perf_counter()
+        self.gate.begin()
+        start, cpu_start = time.perf_counter(), time.thread_time()
         try:
             batch = self.transform(batch)
         except BaseException as exc:
             _note(exc, f"DataLoader: transforming the batch of step {step}")
             self._fail(step, exc)
             return
-        seconds = time.perf_counter() - start
+        finally:
+            seconds = time.perf_counter() - start
+            self.gate.end(seconds, time.thread_time() - cpu_start)
         with self.lock:
             self.transform_seconds += seconds
             if not self.stopped:
@@ -274,6 +264,7 @@ class _Run:
     def _end(self):
         self.stopped = True
         self.feed.stop()
+        self.gate.stop()
         self.ready.ring()
 
     def close(self, seconds):
@@ -612,3 +603,4 @@ class DataLoader:
         if run is not None:
             run.stopped = True
             run.feed.stop()
+            run.gate.stop()
