@@ -79,6 +79,19 @@ def measure(settings, sections, folder, kept, only=None):
     return result
 
 
+def with_earlier(result, out):
+    """The result of a run in parts: what the last run into `out` measured of other sections stays."""
+    try:
+        earlier = json.loads((out / "bench.json").read_text())
+    except FileNotFoundError:
+        return result
+    if earlier["settings"] != result["settings"]:
+        raise SystemExit(f"{out}: its run was {earlier['settings']}, this one {result['settings']}")
+    tables = {table["title"]: table for table in earlier["tables"] + result["tables"]}
+    ordered = [tables[name] for name in sizes.WORKLOADS if name in tables]
+    return {**earlier, **result, "tables": ordered}
+
+
 def write(result, out):
     """The three forms of a result."""
     out.mkdir(parents=True, exist_ok=True)
@@ -100,15 +113,22 @@ def main():
         "--dir", type=Path, default=REPO / "build" / "bench-data", help="for stores"
     )
     parser.add_argument("--out", type=Path, default=REPO / "build" / "bench-results")
+    parser.add_argument("--without", help="comma-separated codecs to leave out")
+    parser.add_argument("--add", action="store_true", help="keep other sections of the run in --out")
     options = parser.parse_args()
     known = (*sizes.WORKLOADS, *SCALING)
     sections = options.only.split(",") if options.only else known
     if unknown := set(sections) - set(known):
         parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
     only = options.backends.split(",") if options.backends else None
+    settings = sizes.ALL[options.size]
+    if options.without:
+        settings = settings.leaving_out(options.without.split(","))
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=options.dir) as folder:
-        result = measure(sizes.ALL[options.size], sections, folder, options.dir, only)
+        result = measure(settings, sections, folder, options.dir, only)
+    if options.add:
+        result = with_earlier(result, options.out)
     write(result, options.out)
 
 

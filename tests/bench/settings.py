@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """How much of everything a run does: full, quick, or tiny (for the suite's own tests)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WORKLOADS = ("vision Dense", "vision Ragged", "token Dense", "token Ragged")
 
@@ -27,6 +27,11 @@ class Settings:
 
     def without(self, workload):
         return (self.slow_codecs or {}).get(workload.name.split()[0], ())
+
+    def leaving_out(self, codecs):
+        """The same without these codecs on any workload."""
+        kinds = {name.split()[0] for name in WORKLOADS}
+        return replace(self, slow_codecs={kind: tuple(codecs) for kind in kinds})
 
 
 FULL = Settings(

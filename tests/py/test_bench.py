@@ -43,7 +43,14 @@ def suite():
 def result(tmp_path_factory):
     """A whole run as the command line makes it, in a process of its own."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, BENCH / "run.py", "--size", "tiny", "--backends", ",".join(ROWS)]
+    result = run(folder, "--backends", ",".join(ROWS))
+    assert not [path for path in (folder / "data").iterdir() if path.is_dir()]  # cleaned up
+    assert (folder / "out" / "bench.md").read_text().startswith("# Measured")
+    return result
+
+
+def run(folder, *arguments):
+    command = [sys.executable, BENCH / "run.py", "--size", "tiny", *arguments]
     done = subprocess.run(
         [*command, "--dir", folder / "data", "--out", folder / "out"],
         capture_output=True,
@@ -51,8 +58,6 @@ def result(tmp_path_factory):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    assert not [path for path in (folder / "data").iterdir() if path.is_dir()]  # cleaned up
-    assert (folder / "out" / "bench.md").read_text().startswith("# Measured")
     return json.loads((folder / "out" / "bench.json").read_text())
 
 
@@ -70,6 +75,19 @@ def opened(suite, tmp_path, workload, row="npy-mmap-raw"):
     backend.finish()
     backend.open()
     return backend
+
+
+def test_a_run_in_parts(tmp_path):
+    """Sections of earlier parts stay, a section that ran again is the newer one."""
+    run(tmp_path, "--only", "token Dense", "--backends", "zrecord-raw")
+    run(tmp_path, "--only", "vision Dense", "--backends", "zrecord-raw", "--add")
+    part = ["--only", "token Dense,single", "--without", "zstd_dict"]
+    both = run(tmp_path, *part, "--backends", "zrecord", "--add")
+    assert [table["title"] for table in both["tables"]] == ["vision Dense", "token Dense"]
+    names = [[row["backend"] for row in table["rows"]] for table in both["tables"]]
+    assert names[0] == ["zrecord-raw"] and "zrecord-zstd" in names[1]
+    assert not any("zstd_dict" in name for name in names[1])
+    assert "single" in both and "batches" not in both
 
 
 # ---------------------------------------------------------------- answers
