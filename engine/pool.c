@@ -12,6 +12,7 @@
  * it sleeps, and small batches are shared with workers that are awake anyway.
  * Where small batches come in quick succession, one is woken ahead of them.
  */
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -194,6 +195,17 @@ static void call_workers(unsigned missing)
         pthread_cond_signal(&work);
     while (missing-- && worker_count + 1 < zr_thread_count())
         start_worker();
+}
+
+void zr_start_threads(void)
+{
+    pthread_once(&fork_once, install_fork_handlers);
+    pthread_mutex_lock(&lock);
+    for (unsigned before = UINT_MAX; worker_count != before && worker_count + 1 < zr_thread_count();) {
+        before = worker_count;
+        start_worker();
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static void offer(struct job *j, unsigned helpers)

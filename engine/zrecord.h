@@ -107,6 +107,11 @@ typedef int (*zr_progress_fn)(void *ctx, uint64_t done, uint64_t total);
 ZR_API unsigned zr_thread_count(void);
 /* count 0 restores the default.  Takes effect for calls that start later. */
 ZR_API void zr_set_thread_count(unsigned count);
+/* Starts the worker threads now instead of when a call first wants them.  They keep the
+ * scheduling class and the affinity of the thread that starts them: for programs some of
+ * whose threads are bound to a CPU, to be called from one that is not.  A forked child
+ * has none again.  Thread safe. */
+ZR_API void zr_start_threads(void);
 
 /* ---------------------------------------------------------------- buffers
  * Recycled output memory: fresh pages cost more to fault in than records cost

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 enum {
+    CPU_FIELD = 39,     /* of /proc/PID/stat */
     QUIET_PERIODS = 10, /* without a request, after which the watcher sleeps */
     STUCK_PERIODS = 2,  /* after which a seat is starved: one may be chance */
     STACK_NBYTES = 256 << 10
@@ -245,6 +246,35 @@ void courtesy_set(struct courtesy_seat *seat, bool steps_aside)
     bool is_watched = !atomic_load(&c->is_asleep) && now_nsec() >= c->normal_until;
     place(seat, steps_aside && is_watched && !c->is_over);
     pthread_mutex_unlock(&c->lock);
+}
+
+int courtesy_cpu_of(uint32_t tid)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%u/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t nbytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (nbytes <= 0)
+        return -1;
+    text[nbytes] = '\0';
+    const char *field = strrchr(text, ')'); /* ends the second field */
+    for (int i = 2; field && i < CPU_FIELD; i++)
+        field = strchr(field + 1, ' ');
+    return field ? (int)strtol(field + 1, NULL, 10) : -1;
+}
+
+static _Thread_local bool is_near_reader;
+
+void courtesy_set_near(bool is_near)
+{
+    is_near_reader = is_near;
+}
+
+int courtesy_reader_cpu(void)
+{
+    return is_near_reader ? sched_getcpu() : -1;
 }
 
 void courtesy_end(struct courtesy *c)

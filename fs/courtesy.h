@@ -12,6 +12,7 @@
 #define ZRECORDFS_COURTESY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct courtesy;
 struct courtesy_seat;
@@ -29,6 +30,12 @@ struct courtesy_seat *courtesy_join(struct courtesy *c);
 void courtesy_set(struct courtesy_seat *seat, bool steps_aside);
 /* The calling thread has a request to serve.  Costs some ns. */
 void courtesy_note(struct courtesy_seat *seat);
+/* Whether the calling thread runs on the CPU of those that it answers; that CPU, -1 when
+ * it does not or nobody said so.  Without a seat too. */
+void courtesy_set_near(bool is_near);
+int courtesy_reader_cpu(void);
+/* The CPU on which any thread runs or last ran; -1 where that cannot be seen.  Some µs. */
+int courtesy_cpu_of(uint32_t tid);
 /* All threads with seats go to the normal class and stay there: they are to end, which
  * nobody who waits for them should have to wait for.  Takes NULL. */
 void courtesy_end(struct courtesy *c);

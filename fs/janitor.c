@@ -179,6 +179,13 @@ static int wake(struct janitor *j)
     return failure;
 }
 
+void janitor_start(struct janitor *j)
+{
+    pthread_mutex_lock(&j->lock);
+    wake(j);
+    pthread_mutex_unlock(&j->lock);
+}
+
 void janitor_look(struct janitor *j)
 {
     if (!minted_has_surplus(j->fs->minted, KEPT_NAMES) || atomic_exchange(&j->has_names, true))

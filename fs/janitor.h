@@ -15,8 +15,11 @@
 struct fs;
 struct janitor;
 
-/* Its thread is made when there is something to do.  NULL when memory runs out. */
+/* NULL when memory runs out. */
 struct janitor *janitor_new(struct fs *fs);
+/* Makes its thread, by one that may run on all CPUs and in the normal class, as it is to; else
+ * it is made when there is something to do, by one that answers. */
+void janitor_start(struct janitor *j);
 /* Ends the thread, while requests are still served.  What it has not come to is not done.
  * Takes NULL. */
 void janitor_stop(struct janitor *j);

@@ -30,7 +30,6 @@
 #include <linux/fuse.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -54,7 +53,6 @@ enum {
     STACK_NBYTES = 1 << 20,
     QUEUE_MEMORY = 32,   /* requests over which waiting times leak away */
     ALONE_LIMIT = 128,   /* so many requests one at a time: the crowd parks */
-    CPU_FIELD = 39,      /* of /proc/PID/stat */
     EPOCH_REQUESTS = 32, /* one measurement of a way to wait */
     EPOCH_COUNTED = 24,  /* the shortest of them count: others met some noise */
     TRIAL_EPOCHS = 4,    /* a way's cost is its best of so many: placing threads takes the
@@ -183,24 +181,6 @@ static void park(struct worker *w)
 
 /* ---------------------------------------------------------------- following */
 
-/* The CPU on which a thread runs or last ran, or -1. */
-static int cpu_of(uint32_t tid)
-{
-    char path[32], text[512];
-    snprintf(path, sizeof path, "/proc/%u/stat", tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t nbytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    if (nbytes <= 0)
-        return -1;
-    text[nbytes] = '\0';
-    const char *field = strrchr(text, ')'); /* ends the second field */
-    for (int i = 2; field && i < CPU_FIELD; i++)
-        field = strchr(field + 1, ' ');
-    return field ? (int)strtol(field + 1, NULL, 10) : -1;
-}
-
 static void follow_nobody(struct loop *l)
 {
     struct pace *p = &l->pace;
@@ -209,6 +189,7 @@ static void follow_nobody(struct loop *l)
     p->follows = false;
     p->followed_cpu = -1;
     courtesy_set(l->seat, false);
+    courtesy_set_near(false);
     (void)sched_setaffinity(0, sizeof l->cpus, &l->cpus);
 }
 
@@ -237,12 +218,13 @@ static void follow(struct loop *l, uint32_t pid)
     int before = p->followed_cpu;
     p->follows = true;
     p->followed_count = 0;
-    go_to(l, cpu_of(pid));
+    go_to(l, courtesy_cpu_of(pid));
     bool has_stayed = p->followed_cpu == before;
     p->follow_after = has_stayed ? p->follow_after * 2 : FOLLOW_FIRST;
     if (p->follow_after > FOLLOW_LAST)
         p->follow_after = FOLLOW_LAST;
     courtesy_set(l->seat, p->followed_cpu >= 0);
+    courtesy_set_near(p->followed_cpu >= 0);
 }
 
 /* ---------------------------------------------------------------- receiving */

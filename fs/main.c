@@ -351,6 +351,11 @@ static int start_serving(struct mount *m)
         report(LOG_ERR, "out of memory");
         return -1;
     }
+    /* Those that answer may be bound to a CPU each and of the idle class, and what they start
+     * would be too. */
+    zr_start_threads();
+    warm_start(m->fs.warm);
+    janitor_start(m->fs.janitor);
     if (transport_start(&m->transport, m->session, &options) != 0)
         return -1;
     m->fs.transport = transport_running(m->transport);

@@ -6,6 +6,7 @@
 #include "records.h"
 
 #include "ops.h"
+#include "transport.h"
 
 #include <errno.h>
 #include <string.h>
@@ -154,15 +155,15 @@ static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, s
 {
     struct zr_error err;
     uint64_t nbytes;
-    bool has_work =
-        warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino, (uint64_t)off);
+    bool has_work = warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino,
+                                  (uint64_t)off, (uint32_t)fuse_req_ctx(req)->pid);
     int code = zr_record_npy_nbytes(node->source->reader, node->id, &nbytes, &err);
     if (code == ZR_OK && nbytes <= DIRECT_NBYTES)
         code = read_direct(req, fs, node, size, off, &err);
     else if (code == ZR_OK)
         code = records_read_cached(req, fs, node, size, off, &err);
     if (has_work)
-        warm_wake(fs->warm);
+        transport_after_reply(warm_wake, fs->warm);
     return code == ZR_OK ? 0 : records_fail(fs, node->source, node->id, &err);
 }
 

@@ -116,6 +116,12 @@ enum transport_kind transport_running(const struct transport *t)
     return t->uring ? TRANSPORT_URING : TRANSPORT_CLASSIC;
 }
 
+void transport_after_reply(void (*run)(void *ctx), void *ctx)
+{
+    if (!uring_after_reply(run, ctx))
+        run(ctx); /* written to /dev/fuse, it is on its way */
+}
+
 void transport_stop(struct transport *t)
 {
     if (!t)

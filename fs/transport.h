@@ -33,6 +33,9 @@ int transport_start(struct transport **out, struct fuse_session *session,
                     const struct transport_options *options);
 /* What runs: TRANSPORT_CLASSIC or TRANSPORT_URING. */
 enum transport_kind transport_running(const struct transport *t);
+/* For a handler that has replied: runs that when the reply is on its way, which may be now or
+ * as soon as the handler has returned.  At most one a request. */
+void transport_after_reply(void (*run)(void *ctx), void *ctx);
 /* Lets requests being served finish, ends the threads and frees.  Takes NULL. */
 void transport_stop(struct transport *t);
 

@@ -66,6 +66,8 @@ struct worker {
     char *request; /* put together as read() from /dev/fuse would give it */
     size_t mapped_nbytes;
     struct iovec entry[FUSE_URING_IOVECS];
+    void (*after)(void *ctx); /* to be run when the answer in the entry has been sent */
+    void *after_ctx;
 };
 
 struct uring {
@@ -133,6 +135,16 @@ static ssize_t put_answer(struct exchange *x, const struct iovec *iov, int count
     fill_answer(w, x->unique, out->error, nbytes - sizeof *out);
     x->is_answered = true;
     return (ssize_t)nbytes;
+}
+
+bool uring_after_reply(void (*run)(void *ctx), void *ctx)
+{
+    struct worker *w = current ? current->worker : NULL;
+    if (!w)
+        return false;
+    w->after = run;
+    w->after_ctx = ctx;
+    return true;
 }
 
 static size_t needed_payload(const struct fuse_init_out *init)
@@ -333,6 +345,15 @@ static struct events exchange(struct worker *w, bool wait)
     return events;
 }
 
+/* Sends the answer without waiting for the next request: what is to be done may wake threads,
+ * and one of them take the CPU. */
+static void run_after(struct worker *w)
+{
+    (void)io_uring_submit(&w->ring); /* what is refused now is sent with what comes next */
+    w->after(w->after_ctx);
+    w->after = NULL;
+}
+
 static void account_registration(struct uring *u, int failure)
 {
     pthread_mutex_lock(&u->lock);
@@ -378,6 +399,7 @@ static void *work(void *arg)
     struct worker *w = arg;
     pthread_setname_np(pthread_self(), "zrecordfs-serve");
     if (bind_to_cpu(w)) {
+        courtesy_set_near(true);
         w->seat = courtesy_join(w->uring->courtesy);
         courtesy_set(w->seat, true);
     }
@@ -388,6 +410,8 @@ static void *work(void *arg)
         if (events.has_request) {
             serve(w);
             prepare_command(w, FUSE_URING_COMMIT_AND_FETCH);
+            if (w->after)
+                run_after(w);
         }
         bool is_last = events.has_stop || events.failure;
         if (events.failure || fuse_session_exited(w->uring->session))

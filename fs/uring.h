@@ -6,6 +6,8 @@
 #ifndef ZRECORDFS_URING_H
 #define ZRECORDFS_URING_H
 
+#include <stdbool.h>
+
 struct counters;
 struct fuse_session;
 struct uring;
@@ -31,6 +33,10 @@ int uring_negotiate(struct uring *u);
  * which the kernel goes on over /dev/fuse.  FORGET and INTERRUPT still come that
  * way in any case: somebody has to read it. */
 int uring_start(struct uring *u);
+
+/* Keeps that until the answer to the request that the calling thread serves has been sent.
+ * False when it serves none over io_uring.  At most one a request. */
+bool uring_after_reply(void (*run)(void *ctx), void *ctx);
 
 /* Lets requests being served finish, ends the threads and frees.  Takes NULL. */
 void uring_free(struct uring *u);

@@ -20,12 +20,14 @@
 
 #include "cache.h"
 #include "counters.h"
+#include "courtesy.h"
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -67,6 +69,8 @@ struct stream {
     uint64_t used;   /* tick of the last match */
     unsigned run;    /* steps in order */
     unsigned margin;
+    int cpu;         /* on which its reader was last seen; -1 not known */
+    uint32_t reader; /* a thread's id; 0 not known */
     bool is_followed;
     bool is_at_end;
     bool is_unknown; /* the kernel did not hold the last inode */
@@ -94,7 +98,8 @@ struct warm {
     uint64_t tick; /* READs of the start of a record */
     uint64_t next_serial;
     unsigned started_count, idle_count;
-    bool has_work; /* found by the READ that is being accounted for */
+    bool has_work;   /* found by the READ that is being accounted for */
+    uint32_t reader; /* who sent that */
     size_t first_job, job_count;
     uint64_t pending_count; /* records of jobs, those being pushed included */
     uint64_t pushing_count; /* records of streams that are being pushed */
@@ -184,17 +189,23 @@ static void start_thread(struct warm *w)
     pthread_attr_destroy(&attr);
 }
 
-/* Lock held: there is something to do. */
-static void call_threads(struct warm *w)
+/* Lock held. */
+static void start_threads(struct warm *w)
 {
-    if (w->idle_count > 0)
-        pthread_cond_broadcast(&w->work);
     while (w->started_count < w->options.thread_count) {
         unsigned before = w->started_count;
         start_thread(w);
         if (w->started_count == before)
             break;
     }
+}
+
+/* Lock held: there is something to do. */
+static void call_threads(struct warm *w)
+{
+    if (w->idle_count > 0)
+        pthread_cond_broadcast(&w->work);
+    start_threads(w);
 }
 
 /* A followed stream's reader was seen at that position.  False when it is none
@@ -242,6 +253,8 @@ static bool match(struct warm *w, uint64_t view, uint64_t position, uint64_t jum
         uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + jump;
         if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
             s->used = w->tick;
+            s->cpu = courtesy_reader_cpu();
+            s->reader = w->reader;
             w->has_work |= wanted_count(w, s) > 0;
             return true;
         }
@@ -258,6 +271,7 @@ static void begin_stream(struct warm *w, uint64_t view, uint64_t position)
     *oldest = (struct stream){
         .view = view,
         .last = position,
+        .cpu = -1,
         .serial = ++w->next_serial,
         .used = w->tick,
     };
@@ -288,7 +302,8 @@ static void account_read(struct warm *w, uint64_t view, uint64_t position, uint6
         begin_stream(w, hint.view, hint.position);
 }
 
-bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off)
+bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off,
+                   uint32_t reader)
 {
     if (w->options.ahead == WARM_OFF)
         return false;
@@ -297,14 +312,16 @@ bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t in
     if (pthread_mutex_trylock(&w->lock) != 0)
         return false; /* one sighting less does no harm, waiting would */
     w->has_work = false;
+    w->reader = reader;
     account_read(w, view, position, ino, off == 0);
     bool has_work = w->has_work && (w->idle_count || w->started_count < w->options.thread_count);
     pthread_mutex_unlock(&w->lock);
     return has_work;
 }
 
-void warm_wake(struct warm *w)
+void warm_wake(void *ctx)
 {
+    struct warm *w = ctx;
     pthread_mutex_lock(&w->lock);
     call_threads(w);
     pthread_mutex_unlock(&w->lock);
@@ -335,6 +352,8 @@ struct piece {
     bool is_marker[CHUNK_MAX];
     size_t count;
     uint64_t serial; /* of its stream; 0 for a job */
+    int cpu;         /* to be left to its reader; -1 none */
+    uint32_t reader;
     bool is_unknown; /* the kernel did not hold the inode before; then: the last one */
 };
 
@@ -419,6 +438,8 @@ static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
     uint64_t distance = marker_distance(ahead_count(w, s->nbytes));
     size_t most = chunk_count(s->nbytes);
     p->serial = s->serial;
+    p->cpu = s->cpu;
+    p->reader = s->reader;
     p->is_unknown = s->is_unknown;
     while (p->count < most && wanted_count(w, s)) {
         struct warm_item *item = &p->items[p->count];
@@ -485,15 +506,50 @@ static void finish(struct warm *w, const struct piece *p)
             w->streams[i].is_unknown = p->is_unknown;
 }
 
+/* Where a thread of these may run, and which of those CPUs it keeps away from. */
+struct place {
+    cpu_set_t all;
+    bool is_known;
+    int avoided; /* -1 none */
+};
+
+static void place_init(struct place *place)
+{
+    place->is_known = sched_getaffinity(0, sizeof place->all, &place->all) == 0;
+    place->avoided = -1;
+}
+
+/* A reader waits for nobody but the thread on its CPU that answers it, and that one steps
+ * aside for all others: decoding there would hold up both, while another CPU is idle. */
+static void keep_away(struct place *place, int cpu)
+{
+    if (cpu == place->avoided || !place->is_known || cpu >= CPU_SETSIZE)
+        return;
+    cpu_set_t set = place->all;
+    if (cpu >= 0)
+        CPU_CLR(cpu, &set);
+    if (CPU_COUNT(&set) > 0 && sched_setaffinity(0, sizeof set, &set) == 0)
+        place->avoided = cpu;
+}
+
+/* It asks for so little that it may have moved since it did. */
+static int cpu_of_reader(const struct piece *p)
+{
+    int cpu = p->cpu >= 0 && p->reader ? courtesy_cpu_of(p->reader) : -1;
+    return cpu >= 0 ? cpu : p->cpu;
+}
+
 static void *push_on(void *arg)
 {
     struct warm *w = arg;
+    struct place place;
+    place_init(&place);
     pthread_setname_np(pthread_self(), "zrecordfs-ahead");
     /* Of this thread alone: readers and the threads that answer them go first. */
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     pthread_mutex_lock(&w->lock);
     while (!atomic_load(&w->is_stopping)) {
-        struct piece p = {.count = 0};
+        struct piece p = {.cpu = -1};
         if (!take_stream(w, &p) && !take_job(w, &p)) {
             w->idle_count++;
             pthread_cond_wait(&w->work, &w->lock);
@@ -502,6 +558,7 @@ static void *push_on(void *arg)
         }
         begin(w, &p);
         pthread_mutex_unlock(&w->lock);
+        keep_away(&place, cpu_of_reader(&p));
         for (size_t i = 0; i < p.count && !atomic_load(&w->is_stopping); i++)
             push_one(w, &p, i);
         pthread_mutex_lock(&w->lock);
@@ -578,6 +635,15 @@ struct warm *warm_new(const struct warm_options *options)
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->work, NULL);
     return w;
+}
+
+void warm_start(struct warm *w)
+{
+    if (w->options.ahead == WARM_OFF)
+        return;
+    pthread_mutex_lock(&w->lock);
+    start_threads(w);
+    pthread_mutex_unlock(&w->lock);
 }
 
 void warm_stop(struct warm *w)

@@ -43,8 +43,11 @@ struct warm_options {
     void *ctx;
 };
 
-/* Threads are made when there is something to do.  NULL when memory runs out. */
+/* NULL when memory runs out. */
 struct warm *warm_new(const struct warm_options *options);
+/* Makes the threads, by one that may run on all CPUs and in the normal class, as they are to;
+ * else they are made when there is something to do, by one that answers. */
+void warm_start(struct warm *w);
 /* Ends the threads, while requests are still served: a push may wait for the
  * answer to a READ.  From then on nothing is pushed.  Takes NULL. */
 void warm_stop(struct warm *w);
@@ -53,10 +56,12 @@ void warm_free(struct warm *w);
 
 /* A READ of the record at a position of its plain view, before it is answered: then the
  * record is not decoded ahead meanwhile, and whoever has the answer finds it accounted for.
- * off is where in the file.  Costs some tens of ns.  True when warm_wake is to be called, once
+ * off is where in the file, reader the thread that asks, 0 not known.  Costs some tens of ns.  True when warm_wake is to be called, once
  * it is answered: a woken thread may take the CPU.  Thread safe, as all of these. */
-bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off);
-void warm_wake(struct warm *w);
+bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off,
+                   uint32_t reader);
+/* Takes the struct warm. */
+void warm_wake(void *w);
 /* Somebody looked up a record through another view, so a READ of it may follow. */
 void warm_saw_lookup(struct warm *w, uint64_t view, uint64_t position, uint64_t ino);
 /* Somebody listed another view, so its first records may be read next. */

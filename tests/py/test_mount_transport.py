@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+from pathlib import Path
 
 import mounting
 import numpy as np
@@ -159,3 +160,25 @@ def test_nobody_waits_for_a_thread_bound_to_another_cpu(store, tmp_path, transpo
         finally:
             os.sched_setaffinity(0, cpus)
             assert unmount(tmp_path / "m").returncode == 0
+
+
+def test_only_threads_that_answer_are_bound_to_a_cpu_or_of_the_idle_class(store, tmp_path):
+    """Others were started by one of those, and had its CPU and class: a marker's READ waited until
+    all records before it were decoded on the reader's CPU, and a gather had one CPU."""
+    with mounted(store, tmp_path / "m") as m:
+        names = sorted(os.listdir(m.path))
+        for name in names[:40]:
+            read_raw(m / name)
+        read_raw(m / ".views/at" / f"0:{len(names)}.npy")
+        own = os.sched_getaffinity(0)
+        seen = set()
+        for task in os.listdir(f"/proc/{m.pid}/task"):
+            name = Path(f"/proc/{m.pid}/task/{task}/comm").read_text().strip()
+            seen.add(name)
+            if name == "zrecordfs-serve":
+                continue
+            assert os.sched_getscheduler(int(task)) == os.SCHED_OTHER, name
+            left_to_a_reader = 1 if name == "zrecordfs-ahead" and len(own) > 1 else 0
+            assert len(os.sched_getaffinity(int(task))) >= len(own) - left_to_a_reader, name
+        assert {"zrecordfs", "zrecordfs-serve", "zrecordfs-ahead"} <= seen
+        assert len(own) == 1 or "zrecord" in seen, "the engine's workers are there from the beginning"

@@ -310,6 +310,43 @@ START_TEST(short_loops_in_quick_succession_run_right)
 }
 END_TEST
 
+static void note_affinity(void *ctx, size_t i)
+{
+    (void)i;
+    cpu_set_t set;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    if (CPU_COUNT(&set) > 1)
+        atomic_fetch_add((atomic_size_t *)ctx, 1);
+    usleep(1000);
+}
+
+static void *loop_bound_to_a_cpu(void *ctx)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(sched_getcpu(), &set);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof set, &set), 0);
+    zri_parallel(200, 4, note_affinity, ctx);
+    return NULL;
+}
+
+/* Made by a mount's thread that was bound to a reader's CPU, the workers all had that one. */
+START_TEST(workers_started_early_have_the_cpus_of_the_starter)
+{
+    static atomic_size_t free_count;
+    pthread_t bound;
+    cpu_set_t set;
+    sched_getaffinity(0, sizeof set, &set);
+    zr_set_thread_count(4);
+    zr_start_threads();
+    zr_start_threads(); /* they are there already */
+    pthread_create(&bound, NULL, loop_bound_to_a_cpu, &free_count);
+    pthread_join(bound, NULL);
+    if (CPU_COUNT(&set) > 1)
+        ck_assert_uint_gt(atomic_load(&free_count), 0);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -329,6 +366,7 @@ int main(void)
         workers_leave_signals_to_the_program,
         workers_stay_awake_only_for_a_moment,
         short_loops_in_quick_succession_run_right,
+        workers_started_early_have_the_cpus_of_the_starter,
     };
     return run_tests("pool", tests, COUNT(tests), 60);
 }
