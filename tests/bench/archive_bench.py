@@ -170,16 +170,19 @@ def warm_memory():
     block.close()
 
 
-def race(works, rounds, before=lambda name: None):
-    """{name: seconds of each round}; works is {name: function}, which may tell its seconds itself."""
+def race(works, rounds, before=None):
+    """{name: seconds of each round}; works is {name: function}, which may tell its seconds itself.
+    before(name) makes room for works that write, which also get warm memory."""
     seconds = {name: [] for name in works}
     for name, work in works.items():
-        before(name)
+        if before:
+            before(name)
         work()  # the first call imports and allocates
     for number in range(rounds):
         for name in rotated(list(works), number):
-            before(name)
-            warm_memory()
+            if before:
+                before(name)
+                warm_memory()
             start = time.perf_counter()
             told = works[name]()
             took = time.perf_counter() - start
