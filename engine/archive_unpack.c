@@ -125,13 +125,17 @@ static int make_stage(struct unpacking *u, struct zr_error *err)
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         return failed(u, errno, "", err);
     snprintf(u->stage_name, sizeof u->stage_name, ".zrecord-%016" PRIx64 ".tmp", random);
-    if (mkdirat(u->parent_fd, u->stage_name, 0777) ||
-        (u->stage_fd = open_folder(u->parent_fd, u->stage_name)) < 0) {
-        int e = errno;
+    if (mkdirat(u->parent_fd, u->stage_name, 0777)) {
         u->stage_name[0] = 0;
-        return failed(u, e, "", err);
+        return failed(u, errno, "", err);
     }
-    return ZR_OK;
+    u->stage_fd = open_folder(u->parent_fd, u->stage_name);
+    if (u->stage_fd >= 0)
+        return ZR_OK;
+    int e = errno;
+    unlinkat(u->parent_fd, u->stage_name, AT_REMOVEDIR);
+    u->stage_name[0] = 0;
+    return failed(u, e, "", err);
 }
 
 /* The folder that will hold the stage: dir itself, or the one it is to appear in. */
