@@ -103,7 +103,7 @@ def test_records_the_kernel_does_not_know_are_kept_for_it(store, rows, tmp_path)
         for i in range(10):
             read_raw(m / i)
         status = settled(m)
-        # One of the ten may be met between its LOOKUP and its READ: that one the kernel knows.
+        # Each of the ten may be met between its LOOKUP and its READ: the kernel knows no others.
         assert status["kept"] >= AHEAD * 0.8 and status["pushes"] <= 10
         hits = status["cache_hits"]
         with m.counting() as delta:
