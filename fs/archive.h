@@ -40,6 +40,6 @@ uint64_t archive_max_index(const struct archive *a);
  * that nothing has. */
 void archive_identify(struct node *node, struct tree_ino parts);
 
-extern const struct node_kind node_level;
+extern const struct node_kind node_archive_level;
 
 #endif

@@ -415,7 +415,7 @@ static int text_parent(struct fs *fs, const struct node *node, struct node *pare
     enum source_kind kind = node->source->kind;
     return node_same_source(fs, node,
                             kind == SOURCE_STORE     ? &node_store
-                            : kind == SOURCE_ARCHIVE ? &node_level
+                            : kind == SOURCE_ARCHIVE ? &node_archive_level
                                                      : &node_folder,
                             TREE_FOLDER, parent);
 }

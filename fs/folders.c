@@ -26,7 +26,7 @@ void folders_identify(const struct fs *fs, struct node *node, struct tree_ino pa
 static struct node child_node(const struct fs *fs, struct source *source)
 {
     const struct node_kind *kind = source->kind == SOURCE_FOLDER    ? &node_folder
-                                   : source->kind == SOURCE_ARCHIVE ? &node_level
+                                   : source->kind == SOURCE_ARCHIVE ? &node_archive_level
                                                                     : &node_store;
     return node_of(fs, kind, source, TREE_PLAIN, TREE_FOLDER);
 }
