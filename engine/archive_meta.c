@@ -3,9 +3,11 @@
  * meta.json, twice.  What tensordict writes for a tensordict is one object of
  * small objects with known keys and no escapes; thousands of them are read at
  * every open, so a reader for just that comes first.  Whatever surprises it goes
- * to jansson from the start, which has the last word.
+ * to jansson from the start, which has the last word, twice where Python wrote what
+ * jansson does not take.
  */
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "archive_meta.h"
@@ -195,15 +197,14 @@ static enum outcome read_quickly(struct zri_meta *m, const char *text, struct zr
 
 /* ---------------------------------------------------------------- by jansson */
 
-static const char *copy_text(const char *s, size_t n, struct zri_block **memory, const char **out)
+static char *copy_text(const char *s, size_t n, struct zri_block **memory)
 {
     char *copy = zri_block_alloc(memory, n + 1);
-    if (!copy)
-        return zri_out_of_memory;
-    memcpy(copy, s, n);
-    copy[n] = 0;
-    *out = copy;
-    return NULL;
+    if (copy) {
+        memcpy(copy, s, n);
+        copy[n] = 0;
+    }
+    return copy;
 }
 
 /* An array of whole numbers that are not negative; *shape stays NULL for others. */
@@ -228,8 +229,21 @@ static const char *copy_shape(const json_t *array, struct zri_block **memory, ui
     return NULL;
 }
 
+static const char *copy_key(struct zri_meta_entry *e, const char *key,
+                            const struct zri_marks *marks, struct zri_block **memory)
+{
+    e->key_nbytes = strlen(key);
+    char *copy = copy_text(key, e->key_nbytes, memory);
+    e->key = copy;
+    if (!copy)
+        return zri_out_of_memory;
+    return !marks || zri_json_unwash(copy, &e->key_nbytes, marks)
+               ? NULL
+               : "one of its keys holds half of a surrogate pair, which no file's name can";
+}
+
 static const char *copy_entry(struct zri_meta *m, const char *key, const json_t *value,
-                              struct zri_block **memory)
+                              const struct zri_marks *marks, struct zri_block **memory)
 {
     const json_t *type = json_object_get(value, "type");
     const json_t *dtype = json_object_get(value, "dtype");
@@ -240,8 +254,7 @@ static const char *copy_entry(struct zri_meta *m, const char *key, const json_t 
     struct zri_meta_entry *e = add_entry(m);
     if (!e)
         return zri_out_of_memory;
-    e->key_nbytes = strlen(key);
-    const char *why = copy_text(key, e->key_nbytes, memory, &e->key);
+    const char *why = copy_key(e, key, marks, memory);
     if (why || is_level)
         return why;
     why = copy_shape(shape, memory, &e->ndim, &e->shape);
@@ -249,28 +262,62 @@ static const char *copy_entry(struct zri_meta *m, const char *key, const json_t 
         return "a shape in its meta.json is no list of sizes";
     e->is_nested = json_is_true(json_object_get(value, "is_nested"));
     e->dtype_nbytes = json_string_length(dtype);
-    return why ? why : copy_text(json_string_value(dtype), e->dtype_nbytes, memory, &e->dtype);
+    e->dtype = copy_text(json_string_value(dtype), e->dtype_nbytes, memory);
+    return why ? why : e->dtype ? NULL : zri_out_of_memory;
 }
 
-static const char *read_object(struct zri_meta *m, json_t *object, struct zri_block **memory)
+static const char *read_object(struct zri_meta *m, json_t *object, const struct zri_marks *marks,
+                               struct zri_block **memory)
 {
     const char *key, *why = NULL;
     json_t *value;
     m->has_stack_dim = json_is_integer(json_object_get(object, "stack_dim"));
     m->has_data = json_object_get(object, "data") != NULL;
-    m->has_operation = json_object_get(object, "custom_op") != NULL;
+    m->has_operation = json_is_string(json_object_get(object, "custom_op"));
     if (json_integer_value(json_object_get(object, "_format_version")) > 1)
         return "its meta.json is of a newer format than this program knows";
     json_object_foreach(object, key, value)
     {
         if (json_is_object(value))
-            why = copy_entry(m, key, value, memory);
+            why = copy_entry(m, key, value, marks, memory);
         else if (!strcmp(key, "shape"))
             why = copy_shape(value, memory, &m->ndim, &m->shape);
         if (why)
             return why;
     }
     return NULL;
+}
+
+static const char *not_json(const json_error_t *error, struct zri_block **memory)
+{
+    char text[80];
+    if (json_error_code(error) == json_error_out_of_memory)
+        return zri_out_of_memory;
+    int n =
+        snprintf(text, sizeof text, "is not JSON (line %d, column %d)", error->line, error->column);
+    const char *why = copy_text(text, (size_t)n, memory);
+    return why ? why : zri_out_of_memory;
+}
+
+static const char *read_slowly(struct zri_meta *m, const char *text, size_t nbytes,
+                               struct zri_block **memory)
+{
+    struct zri_marks marks, *washed = NULL;
+    json_error_t error;
+    json_t *object = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
+    if (!object) {
+        char *copy = zri_json_wash(text, nbytes, &marks);
+        if (!copy)
+            return zri_out_of_memory;
+        object = json_loadb(copy, nbytes, JSON_ALLOW_NUL, &error);
+        free(copy);
+        washed = &marks;
+    }
+    const char *why = !object                   ? not_json(&error, memory)
+                      : !json_is_object(object) ? "is no JSON object"
+                                                : read_object(m, object, washed, memory);
+    json_decref(object);
+    return why;
 }
 
 const char *zri_meta_parse(struct zri_meta *m, const char *text, size_t nbytes,
@@ -284,9 +331,5 @@ const char *zri_meta_parse(struct zri_meta *m, const char *text, size_t nbytes,
         return NULL;
     free(m->entries);
     *m = (struct zri_meta){0};
-    json_error_t ignored;
-    json_t *object = json_loadb(text, nbytes, JSON_ALLOW_NUL, &ignored);
-    const char *why = json_is_object(object) ? read_object(m, object, memory) : NULL;
-    json_decref(object);
-    return why;
+    return read_slowly(m, text, nbytes, memory);
 }

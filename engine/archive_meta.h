@@ -26,11 +26,19 @@ struct zri_meta {
     bool is_plain;
 };
 
-/* Reads a text that ends in a NUL.  Shapes and decoded keys go to *memory.  A text
- * that is no JSON object, or holds what jansson refuses (NaN, say, in somebody's
- * value), gives a meta without entries that is not plain.  NULL, or
- * zri_out_of_memory, or why the level cannot be used. */
+/* Reads a text that ends in a NUL.  Shapes and decoded keys go to *memory.  NULL, or
+ * zri_out_of_memory, or why the level cannot be used, in *memory too. */
 const char *zri_meta_parse(struct zri_meta *m, const char *text, size_t nbytes,
                            struct zri_block **memory);
+
+/* What stands for zero characters and for halves of surrogate pairs in a washed text. */
+struct zri_marks {
+    unsigned zero, half;
+};
+
+/* A copy of the text that jansson takes if Python does, to be freed; NULL: no memory. */
+char *zri_json_wash(const char *text, size_t nbytes, struct zri_marks *marks);
+/* Puts the zeros of a decoded key back; false when it holds a half, which no name can. */
+bool zri_json_unwash(char *key, size_t *nbytes, const struct zri_marks *marks);
 
 #endif

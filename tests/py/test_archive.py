@@ -260,6 +260,14 @@ def test_values_survive(tmp_path):
     assert dict(loaded) == tree
 
 
+def test_keys_with_zeros_survive(tmp_path):
+    """What JSON's C readers refuse; once the level was taken for a value, as it has a key "data"."""
+    tree = {"a\0b": np.arange(3), "data": {"\0": np.arange(2)}, "\0v": [float("-inf"), 10**40, "\ud800\0"]}
+    path = zrecord.save_archive(tree, tmp_path / "a.tdz")
+    equal(dict(zrecord.load_archive(path)), tree)
+    assert zipfile.ZipFile(path).testzip() is None
+
+
 @pytest.mark.parametrize(
     ("tree", "error", "match"),
     [

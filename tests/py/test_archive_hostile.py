@@ -98,6 +98,18 @@ HOSTILE = {
     "meta.json is no JSON": (make_zip([("meta.json", "{")]), "not JSON"),
     "meta.json is a list": (make_zip([("meta.json", "[1]")]), "no JSON object"),
     "meta.json is deep": (make_zip([("meta.json", "[" * 100_000)]), "not JSON|recursion"),
+    "meta.json of a level is no JSON": (
+        make_zip(
+            [
+                ("meta.json", meta(x=leaf([2]), n={"type": "TensorDict"})),
+                ("x.memmap", X),
+                ("n/meta.json", meta(y=leaf([2])).replace("}", ",}", 1)),
+                ("n/y.memmap", X),
+            ]
+        ),
+        r"n/meta.json: is not JSON \(line 1, column \d+\)",
+    ),
+    "key is half a character": (with_meta({"\ud800": leaf([0])}), "half of a surrogate pair"),
     "newer format": (make_zip([("meta.json", json.dumps({**PLAIN, "_format_version": 2}))]), "newer format"),
     "leaf missing": (with_meta({"y": leaf([2])}), "leaf y: its file is missing"),
     "level missing": (with_meta({"n": {"type": "TensorDict"}}), "leaf n: its meta.json is missing"),

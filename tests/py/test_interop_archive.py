@@ -71,7 +71,7 @@ def all_dtypes():
 
 
 def odd_keys():
-    keys = ["we/ird", "a b", "%", "", ".", "..", "é中", "q\"uote", "back\\slash", "tab\t", "meta.json"]
+    keys = ["we/ird", "a b", "%", "", ".", "..", "é中", "q\"uote", "back\\slash", "tab\t", "meta.json", "nul\0", "\ufdd0"]
     td = TensorDict({key: arange(2) + i for i, key in enumerate(keys)}, [2])
     td["level /"] = TensorDict({"..": arange(2)}, [2])
     return td
