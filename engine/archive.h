@@ -62,6 +62,10 @@ int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct 
 int zri_member_stored(const struct zr_archive *a, size_t index, const uint8_t **bytes, void **copy,
                       struct zr_error *err);
 
+/* Whether these names can be members of one archive; path is for the message. */
+int zri_archive_check_names(const char *path, const struct zr_archive_source *sources, size_t count,
+                            struct zr_error *err);
+
 /* An archive in memory, which must outlive it.  For fuzzing and tests. */
 int zri_archive_open_image(struct zr_archive **out, const void *bytes, size_t nbytes,
                            struct zr_error *err);

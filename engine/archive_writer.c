@@ -19,9 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "archive.h"
 #include "archive_output.h"
 
@@ -95,49 +92,6 @@ static int get_bytes(const struct zr_archive_source *s, uint64_t off, void *buf,
     else
         memset(buf, 0, nbytes);
     return ZR_OK;
-}
-
-static int check_name(const struct writer *w, const struct zr_archive_source *s,
-                      struct zr_error *err)
-{
-    size_t n = strlen(s->name), clean_nbytes;
-    if (n > ZRI_ZIP_NAME_MAX)
-        return zri_fail(err, ZR_E_INVALID, "%s: a member's name has %zu bytes, a zip takes %d",
-                        w->out.path, n, ZRI_ZIP_NAME_MAX);
-    struct zri_zip_entry e = {
-        .name = (const uint8_t *)s->name, .name_nbytes = (uint16_t)n, .flags = ZRI_ZIP_UTF8};
-    char *clean = malloc(3 * n + 1);
-    const char *why = clean ? zri_zip_name(&e, clean, &clean_nbytes) : zri_out_of_memory;
-    if (!why && (clean_nbytes != n || (n && s->name[n - 1] == '/')))
-        why = "its name is not in its clean form";
-    free(clean);
-    if (!why)
-        return ZR_OK;
-    return zri_fail(err, why == zri_out_of_memory ? ZR_E_NOMEM : ZR_E_INVALID, "%s: member %s: %s",
-                    w->out.path, s->name, why);
-}
-
-/* Names are there once. */
-static int check_names(const struct writer *w, struct zr_error *err)
-{
-    size_t slots = 16;
-    while (slots < w->count * 2)
-        slots *= 2;
-    uint32_t *table = calloc(slots, sizeof *table);
-    if (!table)
-        return no_memory(w, err);
-    int rc = ZR_OK;
-    for (size_t i = 0; !rc && i < w->count; i++) {
-        const char *name = w->sources[i].name;
-        rc = check_name(w, &w->sources[i], err);
-        size_t at = XXH3_64bits(name, strlen(name)) & (slots - 1);
-        for (; !rc && table[at]; at = (at + 1) & (slots - 1))
-            if (!strcmp(w->sources[table[at] - 1].name, name))
-                rc = zri_fail(err, ZR_E_INVALID, "%s: member %s is given twice", w->out.path, name);
-        table[at] = (uint32_t)i + 1;
-    }
-    free(table);
-    return rc;
 }
 
 /* ---------------------------------------------------------------- layout */
@@ -514,7 +468,7 @@ static int check_options(struct writer *w, struct zr_error *err)
                         zri_method_name(w->method), o->level);
     if (w->count > UINT32_MAX - 2)
         return zri_fail(err, ZR_E_INVALID, "%s: too many members", w->out.path);
-    return check_names(w, err);
+    return zri_archive_check_names(w->out.path, w->sources, w->count, err);
 }
 
 static int prepare(struct writer *w, struct zr_error *err)

@@ -288,7 +288,7 @@ def _layout(tree, batch_size, names, like):
         raise TypeError(f"a tree is a dict of arrays, not {type(tree).__name__}")
     if batch_size is not None:
         batch_size = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
-    layout.add("", tree, batch_size, names)
+    layout.add_root(tree, batch_size, names)
     return layout
 
 
@@ -343,7 +343,9 @@ def save_archive(
     ------
     TypeError, ValueError
         The tree holds what an archive cannot: object or datetime dtypes, keys that are no
-        strings, values that JSON cannot hold.  The message names the key.
+        strings or need the name of another key's file (``"a.memmap"`` for a dict beside an array
+        ``"a"``), values that JSON cannot hold, itself, or more than 1024 levels below each other.
+        The message names the key.
     ZrecordError
         Writing failed, e.g. on a full disk; what was at `path` is still there.
     """

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
@@ -26,6 +27,7 @@ from .store import Dense
 
 UNSAFE = {ord(c): f"%{ord(c):02X}" for c in '/<>:"|?*\\ %\x7f' + "".join(map(chr, range(32)))}
 RESERVED = {"shape", "device", "_type"}
+LEVELS_MAX = 1024  # below each other; the engine takes subpaths of as many keys
 PLAIN_CLASS = "tensordict:TensorDict"
 
 NAMES = {
@@ -86,12 +88,29 @@ class Layout:
     def __init__(self, like):
         self.like = like
         self.sources = []  # (name, data or None for zeros, nbytes, is_payload)
-        self.keep = []
+        self.pending = []  # what is left to add, last first: calls, so that depth costs no stack
+        self.above = {}  # id of a tree: its path and it; of those that the one being added is in
 
     # ------------------------------------------------------------ levels
 
+    def add_root(self, tree, batch_size, names):
+        """The root and all below: meta.json first, then files, then folders, each by name."""
+        self.add("", tree, batch_size, names)
+        while self.pending:
+            self.pending.pop()()
+
+    def add_later(self, calls):
+        self.pending += reversed(calls)
+
     def add(self, path, tree, batch_size, names=None):
-        """A level and all below: meta.json first, then files, then folders, each by name."""
+        """A level; those below are left pending."""
+        if id(tree) in self.above:
+            outer = repr(self.above[id(tree)][0]) if self.above[id(tree)][0] else "the root"
+            raise ValueError(f"level {shortened(path)} is {outer} again: the tree has no end")
+        if len(self.above) >= LEVELS_MAX:
+            raise ValueError(f"level {shortened(path)} is below {LEVELS_MAX} others, which is the limit")
+        self.above[id(tree)] = path, tree
+        self.pending.append(partial(self.above.pop, id(tree)))
         if isinstance(tree, ArchiveStack):
             self.add_stack(path, tree)
         elif isinstance(tree, ArchiveTree) and self.is_tensorclass(tree):
@@ -115,14 +134,29 @@ class Layout:
                 raise TypeError(f"keys of a tree are strings, not {key!r}")
             if key in RESERVED:
                 raise ValueError(f"{below(path, key)!r}: meta.json needs the key {key!r} for itself")
+            if not key.isascii():
+                check_text(path, key)
             texts.append(self.add_entry(path, key, value, batch_size, files, folders))
         text = self.tensordict_text(texts, tree, batch_size, names)
         self.text(below(path, "meta.json"), text)
-        files.sort()
+        files.sort(key=first)
+        folders.sort(key=first)
+        self.check_names(path, files, folders)
         self.sources += files
-        folders.sort(key=lambda folder: folder[0])
-        for name, add in folders:
-            add(below(path, name))
+        self.add_later([partial(add, below(path, name)) for name, add in folders])
+
+    def check_names(self, path, files, folders):
+        """Two keys may need one name: "a.memmap" beside "a", or "n.shape" beside a nested "n"."""
+        taken = {file[0] for file in files}
+        if len(taken) < len(files):
+            name = next(a[0] for a, b in zip(files, files[1:]) if a[0] == b[0])
+            raise ValueError(f"{name!r} would be the file of a leaf and of the shapes of another one")
+        taken.add(below(path, "meta.json"))
+        for name, _ in folders:
+            name = below(path, name)
+            if name in taken:
+                what = "the file of a leaf" if name.endswith(".memmap") else "the level's description"
+                raise ValueError(f"{name!r} would be the folder of a key and {what}")
 
     def tensordict_text(self, texts, tree, batch_size, names):
         keys = tree.keys()
@@ -151,10 +185,10 @@ class Layout:
             elif isinstance(value, ArchiveTree) and self.is_tensorclass(value):
                 kind = value.type_name.rpartition(".")[2].removesuffix("'>")
             own = value.batch_size if isinstance(value, ArchiveTree) else batch_size
-            folders.append((name, lambda inner: self.add(inner, value, own)))
+            folders.append((name, partial(self.add, tree=value, batch_size=own)))
         else:
             kind = "NonTensorStack" if isinstance(value, ValueStack) else "NonTensorData"
-            folders.append((name, lambda inner: self.add_value(inner, value)))
+            folders.append((name, partial(self.add_value, value=value)))
         return f'{quoted(key)}: {{"type": {quoted(kind)}}}'
 
     def add_stack(self, path, stack):
@@ -168,8 +202,8 @@ class Layout:
         if list(stack) != [str(i) for i in range(len(stack))]:
             raise ValueError(f"{path or 'the root'}: a stack has the keys '0', '1', ... in order")
         self.text(below(path, "meta.json"), json.dumps(meta))
-        for key, member in sorted(stack.items()):
-            self.add(below(path, key), member, None)
+        members = sorted(stack.items(), key=first)
+        self.add_later([partial(self.add, below(path, key), member, None) for key, member in members])
 
     def add_tensorclass(self, path, tree, batch_size):
         values = {key: tree[key] for key in tree.fields if key in tree}
@@ -279,6 +313,21 @@ class Layout:
         )
 
 
+def first(pair):
+    return pair[0]
+
+
+def shortened(path):
+    return repr(path if len(path) <= 60 else f"{path[:60]}...")
+
+
+def check_text(path, key):
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"key {below(path, key)!r}: half of a surrogate pair is no text") from None
+
+
 def is_shape(value):
     return isinstance(value, tuple) and all(isinstance(n, (int, np.integer)) for n in value)
 
@@ -333,7 +382,10 @@ def is_json(value):
 
 
 def json_text(meta, path, **options):
-    for key, value in meta.items():
-        if not is_json(value):
-            raise TypeError(f"{path}: {key} is a {type(value).__name__}, which JSON cannot hold")
-    return json.dumps(meta, **options)
+    try:
+        for key, value in meta.items():
+            if not is_json(value):
+                raise TypeError(f"{path}: {key} is a {type(value).__name__}, which JSON cannot hold")
+        return json.dumps(meta, **options)
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply for JSON, or holds itself") from None

@@ -75,12 +75,17 @@ class ArchiveTree(dict[str, Any]):
 
     def leaves(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         """All arrays below, as (key, array) with key a tuple of strings."""
-        for key, value in self.items():
-            if isinstance(value, ArchiveTree):
-                for inner, leaf in value.leaves():
-                    yield (key, *inner), leaf
-            elif is_leaf(value):
-                yield (key,), value
+        levels: list[tuple[tuple[str, ...], Iterator[tuple[str, Any]]]] = [((), iter(self.items()))]
+        while levels:  # a stack of our own, as trees may be deeper than Python's
+            path, items = levels[-1]
+            for key, value in items:
+                if isinstance(value, ArchiveTree):
+                    levels.append(((*path, key), iter(value.items())))
+                    break
+                if is_leaf(value):
+                    yield (*path, key), value
+            else:
+                levels.pop()
 
     def records(self) -> dict[str, Any]:
         """The leaves as readers of records, by "a/b": rows of their common first dimension.
@@ -123,9 +128,13 @@ class ArchiveTree(dict[str, Any]):
         return _rebuild, (type(self), list(self.items()), self._attributes())
 
     def _is_changed(self):
-        return self._changed or any(
-            isinstance(v, ArchiveTree) and v._is_changed() for v in self.values()
-        )
+        levels = [self]
+        while levels:
+            level = levels.pop()
+            if level._changed:
+                return True
+            levels += [v for v in level.values() if isinstance(v, ArchiveTree)]
+        return False
 
     def __copy__(self) -> ArchiveTree:
         return _rebuild(type(self), self.items(), self._attributes())

@@ -100,6 +100,24 @@ START_TEST(names_and_options_are_checked)
 }
 END_TEST
 
+START_TEST(no_member_lies_below_another)
+{
+    struct zr_error err;
+    static const char *const names[][4] = {
+        {"x", "x/y", "b", "c"}, {"a/x/b/c", "d", "a/y", "a/x"}, {"a/b", "a/c", "a/b/d/e", "a/z"}};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct zr_archive_source sources[4];
+        for (size_t k = 0; k < 4; k++)
+            sources[k] = text_source(names[i][k], "x");
+        ck_assert_int_eq(zr_archive_save(at("a.tdz"), sources, 4, NULL, &err), ZR_E_INVALID);
+        ck_assert_ptr_nonnull(strstr(err.message, "lies below another one"));
+    }
+    struct zr_archive_source fine[] = {text_source("a/b", "1"), text_source("a/bc/d", "2"),
+                                       text_source("ab/c", "3"), text_source("b", "4")};
+    ck_assert_int_eq(zr_archive_save(at("a.tdz"), fine, COUNT(fine), NULL, &err), ZR_OK);
+}
+END_TEST
+
 START_TEST(what_is_saved_is_found_and_mapped)
 {
     static const float x[] = {1, 2, 3, 4, 5};
@@ -211,6 +229,7 @@ int main(void)
         every_method_round_trips_any_size,
         a_failing_source_leaves_nothing,
         names_and_options_are_checked,
+        no_member_lies_below_another,
         what_is_saved_is_found_and_mapped,
         members_are_inflated_by_as_many_threads_as_asked,
         an_array_is_a_store_without_files,
