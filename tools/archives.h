@@ -10,8 +10,10 @@
 /* Long work of the engine that reports its progress. */
 struct work {
     struct progress bar;
+    struct timespec start;
     const char *label;
     bool quiet, begun;
+    bool in_place; /* what was done stays when it is interrupted */
 };
 /* Signals are caught from here on. */
 void work_begin(struct work *w, const char *label, bool quiet);

@@ -27,6 +27,7 @@ static int run(int argc, char **argv)
     if (status)
         return status;
     work_begin(&work, "refresh", quiet);
+    work.in_place = true;
     int code = zr_archive_refresh(argv[optind], work_progress, &work, &err);
     return work_end(&work, argv[optind], code, &err);
 }

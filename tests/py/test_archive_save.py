@@ -355,6 +355,42 @@ def test_an_archive_is_saved_onto_itself(tmp_path, mode, compression):
     assert os.listdir(tmp_path) == ["a.tdz"]
 
 
+# ---------------------------------------------------------------- interrupted
+
+
+@pytest.mark.parametrize("call", ["save", "pack", "unpack", "refresh", "verify"])
+@pytest.mark.parametrize("when", ["begin", "middle", "end"])
+def test_what_a_callback_raises_ends_the_work_and_nothing_is_made(tmp_path, call, when):
+    """As Ctrl-C does, which is looked for at the same places."""
+    tree = {f"x{i}": np.full(1 << 16, i) for i in range(40)}
+    path = zrecord.save_archive(tree, tmp_path / "a.tdz")
+    zrecord.unpack_memmap(path, tmp_path / "dir")
+    calls = {
+        "save": lambda progress: zrecord.save_archive(tree, tmp_path / "b.tdz", progress=progress),
+        "pack": lambda progress: zrecord.pack_memmap(tmp_path / "dir", tmp_path / "b.tdz", progress=progress),
+        "unpack": lambda progress: zrecord.unpack_memmap(path, tmp_path / "new", progress=progress),
+        "refresh": lambda progress: zrecord.refresh_archive_checksums(path, progress=progress),
+        "verify": lambda progress: zrecord.verify_archive(path, progress=progress),
+    }
+    before, seen = path.read_bytes(), []
+    calls[call](lambda done, total: seen.append((done, total)))
+    for name in ("b.tdz", "new"):
+        shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink(missing_ok=True)
+    assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] > 0
+    last = {"begin": 1, "middle": (len(seen) + 1) // 2, "end": len(seen)}[when]
+    count = 0
+
+    def interrupt(done, total):
+        nonlocal count
+        count += 1
+        if count == last:
+            raise KeyboardInterrupt(when)
+
+    with pytest.raises(KeyboardInterrupt, match=when):
+        calls[call](interrupt)
+    assert sorted(os.listdir(tmp_path)) == ["a.tdz", "dir"] and path.read_bytes() == before
+
+
 # ---------------------------------------------------------------- things in the way
 
 

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: MIT
 """zrecord pack, unpack, archive-info, refresh-checksums, and archives given to verify and import."""
 
+import fcntl
 import json
 import os
+import pty
+import re
+import shutil
 import signal
+import struct
 import subprocess
+import termios
+import threading
 import time
 import zipfile
 
@@ -38,6 +45,17 @@ def test_pack_compresses_on_request(zrecord_tool, archive, tmp_path, how):
     assert {leaf["method"] for leaf in info["leaves"] if leaf["bytes"]} == {how}
     assert info["write_through"] == (how == "stored")
     assert zrecord_tool("verify", tmp_path / "b.tdz").stdout.endswith("all good\n")
+
+
+def test_stores_that_would_collide_are_not_packed(zrecord_tool, tmp_path):
+    """The leaf of store "a" would be the file a.memmap, and "a.memmap/b" lies below that."""
+    for name in ("a", "a.memmap/b"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        with zrecord.Dense.create(tmp_path / "in" / name, np.dtype("i4"), (3,)) as store:
+            store.append(np.zeros((4, 3), np.int32))
+    done = zrecord_tool("pack", tmp_path / "in", tmp_path / "b.tdz")
+    assert done.returncode == 1 and "b.tdz: member a.memmap/meta.json lies below another one, a.memmap" in done.stderr
+    assert os.listdir(tmp_path) == ["in"]
 
 
 def test_pack_replaces_only_when_told(zrecord_tool, archive, tmp_path):
@@ -118,22 +136,155 @@ def test_import_refuses_leaves_that_are_no_records(zrecord_tool, archive, tmp_pa
     assert sorted(os.listdir(tmp_path)) == ["a.tdz", "b.tdz"]
 
 
-@pytest.mark.parametrize("command", ["pack", "unpack"])
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_command_leaves_nothing(zrecord_tool, tmp_path, command, sig):
-    tree = {f"leaf{i}": np.random.default_rng(i).random(1 << 17) for i in range(64)}
-    path = zrecord.save_archive(tree, tmp_path / "a.tdz")
-    zrecord.unpack_memmap(path, tmp_path / "dir")
-    before = sorted(os.listdir(tmp_path))
-    args = {"pack": ["dir", "b.tdz", "--compression", "bzip2"], "unpack": ["a.tdz", "out"]}[command]
-    process = subprocess.Popen([BUILD / "zrecord", command, *args], cwd=tmp_path, stderr=subprocess.PIPE)
-    time.sleep(0.03 if command == "pack" else 0.002)
+# ---------------------------------------------------------------- while it works
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """An archive and its directory that take a while, and one whose checksums do."""
+    folder = tmp_path_factory.mktemp("work")
+    tree = {f"leaf{i}": np.random.default_rng(i).random(1 << 17) for i in range(128)}
+    zrecord.save_archive(tree, folder / "a.tdz")
+    few = {key: tree[key] for key in list(tree)[:40]}
+    zrecord.unpack_memmap(zrecord.save_archive(few, folder / "few.tdz"), folder / "dir")
+    like = zrecord.memmap_like({f"x{i}": ((64 << 20,), "u1") for i in range(32)}, folder / "holes.tdz")
+    like["x0"][0] = 1
+    return folder
+
+
+COMMANDS = {
+    "pack": ["pack", "dir", "b.tdz", "--compression", "deflate"],
+    "unpack": ["unpack", "a.tdz", "out"],
+    "refresh": ["refresh-checksums", "holes.tdz"],
+}
+
+
+def has_begun(pid, folder):
+    """Whether it has a file without a name yet, a folder of its own, or has read a lot."""
+    names = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    if any(name.startswith(str(folder)) and (name.endswith(" (deleted)") or ".zrecord-" in name) for name in names):
+        return True
+    with open(f"/proc/{pid}/io") as io:
+        return int(io.readline().split()[1]) > 300 << 20
+
+
+class Terminal:
+    """The other end of a terminal of 80 columns; a thread takes what is written to it."""
+
+    def __init__(self):
+        self.end, self.theirs = pty.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.text = b""
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        try:
+            while data := os.read(self.end, 4096):
+                self.text += data
+        except OSError:  # the last writer is gone
+            pass
+
+    def close(self):
+        """What was written to it, once the last writer is gone."""
+        os.close(self.theirs)
+        self.reader.join(60)
+        os.close(self.end)
+        return self.text.decode()
+
+
+def pause_in_the_middle(arguments, folder, terminal=False):
+    """The tool, stopped once it has begun its work, and its terminal or stderr; begun anew when it
+    was faster than that."""
+    for _ in range(20):
+        screen = Terminal() if terminal else None
+        process = subprocess.Popen(
+            [BUILD / "zrecord", *arguments],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=screen.theirs if terminal else subprocess.PIPE,
+            text=True,
+        )
+        try:
+            while not has_begun(process.pid, folder):
+                pass
+            process.send_signal(signal.SIGSTOP)
+        except FileNotFoundError:  # ended
+            pass
+        if os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code == os.CLD_STOPPED:
+            return process, screen
+        finish(process, screen, folder)
+    pytest.fail(f"{arguments} was never seen at work")
+
+
+def finish(process, screen, folder):
+    """What it wrote to its terminal or stderr; what it made is removed."""
+    process.send_signal(signal.SIGCONT)
+    text = process.communicate(timeout=120)[1]
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    (folder / "b.tdz").unlink(missing_ok=True)
+    return screen.close() if screen else text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_command_leaves_nothing(zrecord_tool, work, command, sig):
+    """It ends by the signal, which a shell calls 130 for Ctrl-C, after saying what that means."""
+    before = sorted(os.listdir(work))
+    process, _ = pause_in_the_middle(COMMANDS[command], work)
     process.send_signal(sig)
-    process.communicate(timeout=60)
-    if process.returncode == 0:  # it was faster
-        assert set(os.listdir(tmp_path)) > set(before)
-    else:
-        assert process.returncode == -sig and sorted(os.listdir(tmp_path)) == before
+    process.send_signal(signal.SIGCONT)
+    message = process.communicate(timeout=120)[1]
+    assert process.returncode == -sig and sorted(os.listdir(work)) == before
+    assert message.startswith("zrecord: ") and "interrupted" in message and message.count("\n") == 1
+    assert ("nothing was made" in message) == (command != "refresh")
+
+
+def test_checksums_are_refreshed_after_an_interruption(zrecord_tool, work):
+    """Some are new by then, none is torn: the next run finishes."""
+    process, _ = pause_in_the_middle(COMMANDS["refresh"], work)
+    process.send_signal(signal.SIGINT)
+    finish(process, None, work)
+    assert zrecord_tool("refresh-checksums", work / "holes.tdz").returncode == 0
+    assert zrecord_tool("verify", work / "holes.tdz").returncode == 0
+
+
+def finish_late(process, screen, folder):
+    """A progress bar waits a tenth of a second before it appears."""
+    time.sleep(0.15)
+    text = finish(process, screen, folder)
+    assert process.returncode == 0
+    return text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_progress_on_a_terminal(zrecord_tool, work, command):
+    """A line that is drawn over itself, with a share that grows, and erased at the end."""
+    text = finish_late(*pause_in_the_middle(COMMANDS[command], work, terminal=True), work)
+    before, *lines, after = text.split("\r\033[K")
+    assert (before, after) == ("", "") and lines, text
+    bars = [re.fullmatch(rf"{command} \[#*\.*\] +(\d+)% \d+ s left", line) for line in lines]
+    assert all(bars), text
+    shares = [int(bar[1]) for bar in bars]
+    assert shares == sorted(shares) and shares[-1] <= 100 and max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_progress_without_a_terminal_or_with_quiet(zrecord_tool, work, command):
+    assert finish_late(*pause_in_the_middle(COMMANDS[command], work), work) == ""
+    quiet = [*COMMANDS[command], "--quiet"]
+    assert finish_late(*pause_in_the_middle(quiet, work, terminal=True), work) == ""
+
+
+def test_an_interrupted_command_erases_its_progress(zrecord_tool, work):
+    process, screen = pause_in_the_middle(COMMANDS["pack"], work, terminal=True)
+    process.send_signal(signal.SIGINT)
+    *bars, message = finish(process, screen, work).split("\r\033[K")
+    assert process.returncode == -signal.SIGINT and "\n" not in "".join(bars)
+    assert message == "zrecord: pack: b.tdz: interrupted, nothing was made\r\n"
+
+
+# ---------------------------------------------------------------- messages
 
 
 def test_messages_name_the_archive_and_what_was_expected(zrecord_tool, tmp_path):
