@@ -63,22 +63,23 @@ bool archive_is_writable(const struct source *source)
     return source->archive && source->archive->writable;
 }
 
-static void refresh_checksums(const struct archive *a)
+static void close_file(struct archive *a)
 {
-    struct zr_error err;
-    if (zr_archive_refresh(a->path, NULL, NULL, &err) != ZR_OK)
-        report(LOG_ERR, "%s", err.message);
+    zr_archive_tree_free(a->tree);
+    zr_archive_close(a->file);
+    a->tree = NULL;
+    a->file = NULL;
 }
 
 void archive_close(struct archive *a)
 {
     if (!a)
         return;
-    if (atomic_load(&a->written))
-        refresh_checksums(a);
+    archive_writes_refresh(&a->writes, a->path, NULL);
+    archive_writes_release(&a->writes);
     free(a->path);
-    zr_archive_tree_free(a->tree);
-    zr_archive_close(a->file);
+    free(a->why_fixed);
+    close_file(a);
     free(a->owners);
     free(a->parents);
     free(a->first_row);
@@ -94,6 +95,7 @@ static bool index_members(struct archive *a)
     char name[8192];
     uint64_t member;
     zr_archive_info(a->file, &info);
+    a->nbytes = info.nbytes;
     a->leaf_of = calloc(info.member_count + 1, sizeof *a->leaf_of);
     a->level_of = calloc(info.member_count + 1, sizeof *a->level_of);
     if (!a->leaf_of || !a->level_of)
@@ -128,24 +130,39 @@ static int open_file(struct archive *a, const char *path, struct zr_error *err)
     return code == ZR_OK ? zr_archive_tree(a->file, NULL, 0, &a->tree, err) : code;
 }
 
+/* As open_file; true when writes may go there, else why_fixed says why not. */
+static bool open_writable(struct archive *a, const char *path)
+{
+    struct zr_error err = {0};
+    struct zr_archive_info info;
+    a->writable = true;
+    if (open_file(a, path, &err) != ZR_OK) {
+        a->why_fixed = strdup(err.message);
+        return false;
+    }
+    const struct zr_archive_leaf *fixed = fixed_leaf(a);
+    if (fixed) {
+        if (asprintf(&a->why_fixed, "leaf %s cannot be written through", fixed->path) < 0)
+            a->why_fixed = NULL;
+        return false;
+    }
+    zr_archive_info(a->file, &info);
+    const struct probe_stamp stamp = {info.mtime_sec, info.mtime_nsec, (int64_t)info.nbytes};
+    int failure = archive_writes_open(&a->writes, path, &stamp);
+    if (failure)
+        a->why_fixed = strdup(failure == ELOOP    ? "it is a link"
+                              : failure == ESTALE ? "it was changed meanwhile"
+                                                  : strerror(failure));
+    return failure == 0;
+}
+
 /* Read-only where it cannot be otherwise: mount(8) asks for rw unless told not to. */
 static int open_as_possible(struct archive *a, const char *path, bool writable,
                             struct zr_error *err)
 {
-    a->writable = writable;
-    int code = open_file(a, path, err);
-    const struct zr_archive_leaf *fixed = writable && code == ZR_OK ? fixed_leaf(a) : NULL;
-    if (!writable || (code == ZR_OK && !fixed))
-        return code;
-    if (fixed)
-        report(LOG_WARNING, "%s: mounted read-only: leaf %s cannot be written through", path,
-               fixed->path);
-    else
-        report(LOG_WARNING, "mounted read-only: %s", err ? err->message : path);
-    zr_archive_tree_free(a->tree);
-    zr_archive_close(a->file);
-    a->tree = NULL;
-    a->file = NULL;
+    if (writable && open_writable(a, path))
+        return ZR_OK;
+    close_file(a);
     a->writable = false;
     return open_file(a, path, err);
 }
@@ -154,8 +171,10 @@ int archive_open(struct archive **out, const char *path, bool writable, struct z
 {
     struct archive *a = calloc(1, sizeof *a);
     *out = NULL;
-    if (a)
+    if (a) {
+        archive_writes_init(&a->writes);
         a->path = strdup(path);
+    }
     int code = a && a->path ? open_as_possible(a, path, writable, err) : ZR_E_NOMEM;
     if (code == ZR_OK) {
         a->owners = calloc(a->tree->leaf_count + 1, sizeof(struct zr_archive_level *));

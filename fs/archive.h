@@ -7,10 +7,9 @@
 #ifndef ZRECORDFS_ARCHIVE_H
 #define ZRECORDFS_ARCHIVE_H
 
+#include "archive_writes.h"
 #include "node.h"
 #include "tree.h"
-
-#include <stdatomic.h>
 
 /* What a source that is an archive knows of it. */
 struct archive {
@@ -20,12 +19,15 @@ struct archive {
     size_t *parents;                        /* by level: the one above */
     uint64_t *first_row;                    /* by leaf, and the end: of rows that have files */
     char *path;
+    uint64_t nbytes;              /* of the file */
     bool writable;                /* writes reach the file */
-    atomic_bool written;          /* some did: checksums are refreshed at the end */
+    char *why_fixed;              /* why not, where they were to */
+    struct archive_writes writes; /* of a writable one */
     uint32_t *leaf_of, *level_of; /* by member: which one has it, + 1; 0: none */
 };
 
-/* Opens path.  0 or a code, with the reason in err. */
+/* Opens path, for writes to leaves too where all of them can take some: else with the reason
+ * why not.  0 or a code, with the reason in err. */
 int archive_open(struct archive **out, const char *path, bool writable, struct zr_error *err);
 /* Whether the source is an archive whose leaves can be written. */
 bool archive_is_writable(const struct source *source);

@@ -165,8 +165,8 @@ static int meta_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
  * Straight into the mapping.  A page that the kernel writes back may hold bytes of the
  * header, which must be those that are there. */
 
-static int write_part(const struct node *node, size_t leaf_index, bool is_row, uint64_t row,
-                      const char *buf, size_t nbytes, uint64_t off)
+static int write_part(struct fs *fs, const struct node *node, size_t leaf_index, bool is_row,
+                      uint64_t row, const char *buf, size_t nbytes, uint64_t off)
 {
     struct archive *a = node->source->archive;
     const struct zr_archive_leaf *leaf = archive_leaf(a, leaf_index);
@@ -184,26 +184,27 @@ static int write_part(const struct node *node, size_t leaf_index, bool is_row, u
     if (nbytes == head)
         return 0;
     allow_sigbus();
+    archive_writes_begin(&a->writes);
     memcpy((uint8_t *)leaf->data + row * payload_nbytes + (off + head - header_nbytes), buf + head,
            nbytes - head);
-    atomic_store(&a->written, true);
+    if (archive_writes_end(&a->writes))
+        janitor_watch_writes(fs->janitor);
     return zr_archive_intact(a->file) ? 0 : EIO;
 }
 
 static int leaf_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes,
                       off_t off)
 {
-    (void)fs;
-    return write_part(node, node->id, false, 0, buf, nbytes, (uint64_t)off);
+    return write_part(fs, node, node->id, false, 0, buf, nbytes, (uint64_t)off);
 }
 
 static int row_write(struct fs *fs, const struct node *node, const char *buf, size_t nbytes,
                      off_t off)
 {
-    (void)fs;
     const struct archive *a = node->source->archive;
     size_t leaf = archive_leaf_of_row(a, node->id);
-    return write_part(node, leaf, true, node->id - a->first_row[leaf], buf, nbytes, (uint64_t)off);
+    return write_part(fs, node, leaf, true, node->id - a->first_row[leaf], buf, nbytes,
+                      (uint64_t)off);
 }
 
 /* ---------------------------------------------------------------- attributes */

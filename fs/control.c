@@ -89,6 +89,22 @@ static json_t *store_value(const struct source *source)
     return store;
 }
 
+static json_t *archive_value(const struct source *source)
+{
+    const struct archive *a = source->archive;
+    json_t *archive = json_object();
+    json_object_set_new(archive, "name", text_value(source->relative));
+    set_path(archive, a->path);
+    json_object_set_new(
+        archive, "mtime_ns",
+        json_integer(source->mtime.tv_sec * INT64_C(1000000000) + source->mtime.tv_nsec));
+    json_object_set_new(archive, "disk_bytes", number(a->nbytes));
+    json_object_set_new(archive, "leaves", number(a->tree->leaf_count));
+    json_object_set_new(archive, "writable", json_boolean(a->writable));
+    json_object_set_new(archive, "why_read_only", text_value_or_null(a->why_fixed));
+    return archive;
+}
+
 static json_t *options_value(const struct fs *fs)
 {
     const struct options *o = fs->options;
@@ -97,6 +113,7 @@ static json_t *options_value(const struct fs *fs)
     json_t *options = json_object();
     json_object_set_new(options, "allow_other", json_boolean(o->allow_other));
     json_object_set_new(options, "control", json_string(o->writable_control ? "rw" : "ro"));
+    json_object_set_new(options, "rw", json_boolean(sources_are_writable(fs->sources)));
     json_object_set_new(options, "shard", o->shard_length ? number(o->shard_length) : json_null());
     json_object_set_new(options, "preview", json_boolean(o->preview));
     json_object_set_new(options, "classes", text_value_or_null(o->classes));
@@ -272,7 +289,7 @@ static json_t *transport_hint(const struct fs *fs)
 /* ---------------------------------------------------------------- stores */
 
 struct inventory {
-    json_t *stores, *broken, *warnings;
+    json_t *stores, *archives, *broken, *warnings;
 };
 
 static void add_store(struct inventory *in, const struct source *source)
@@ -297,20 +314,23 @@ static void add_found(void *ctx, struct source *source, const char *relative, co
         add_broken(ctx, relative, why);
     else if (source->kind == SOURCE_STORE)
         add_store(ctx, source);
+    else if (source->kind == SOURCE_ARCHIVE)
+        json_array_append_new(((struct inventory *)ctx)->archives, archive_value(source));
 }
 
-/* "store" where there is one, "stores" and "broken" in any case. */
+/* "store" where there is one, "stores", "archives" and "broken" in any case. */
 static void set_stores(const struct fs *fs, struct source *scope, json_t *status)
 {
-    struct inventory in = {json_array(), json_array(), json_array()};
+    struct inventory in = {json_array(), json_array(), json_array(), json_array()};
     bool is_store = scope->kind == SOURCE_STORE;
-    if (is_store)
-        add_store(&in, scope);
+    if (scope->kind != SOURCE_FOLDER)
+        add_found(&in, scope, "", NULL);
     else
         sources_walk(fs->sources, scope, add_found, &in);
     json_object_set_new(status, "source", text_value(scope->path));
     json_object_set_new(status, "store", is_store ? store_value(scope) : json_null());
     json_object_set_new(status, "stores", in.stores);
+    json_object_set_new(status, "archives", in.archives);
     json_object_set_new(status, "broken", in.broken);
     json_object_set_new(status, "warnings", in.warnings);
 }

@@ -16,6 +16,7 @@
 enum { MAX_QUEUED = 64, CHUNK = 256 };
 /* Names beyond are forgotten, the oldest first. */
 enum { KEPT_NAMES = 1024 };
+enum { WATCH_SEC = 1 };
 
 struct drop {
     struct drop *next;
@@ -33,6 +34,7 @@ struct janitor {
     bool has_thread;
     pthread_t thread;
     uint64_t pending; /* records */
+    bool watches;     /* archives that were written to */
 };
 
 struct janitor *janitor_new(struct fs *fs)
@@ -43,7 +45,11 @@ struct janitor *janitor_new(struct fs *fs)
     j->fs = fs;
     j->last = &j->first;
     pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->changed, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&j->changed, &clock);
+    pthread_condattr_destroy(&clock);
     return j;
 }
 
@@ -135,6 +141,21 @@ static void run_drop(struct janitor *j, struct drop *drop)
     }
 }
 
+/* Called and left with the lock.  What is to be done comes first; a look then is as good later. */
+static void watch_writes(struct janitor *j)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += WATCH_SEC;
+    if (pthread_cond_timedwait(&j->changed, &j->lock, &until) != ETIMEDOUT)
+        return;
+    j->watches = false;
+    pthread_mutex_unlock(&j->lock);
+    bool some = sources_refresh_left(j->fs->sources, &j->stopping);
+    pthread_mutex_lock(&j->lock);
+    j->watches |= some;
+}
+
 static void work(struct janitor *j)
 {
     if (atomic_exchange(&j->has_names, false)) {
@@ -147,6 +168,8 @@ static void work(struct janitor *j)
     if (drop) {
         run_drop(j, drop);
         drop_free(drop);
+    } else if (j->watches) {
+        watch_writes(j);
     } else {
         pthread_cond_wait(&j->changed, &j->lock);
     }
@@ -192,6 +215,14 @@ void janitor_look(struct janitor *j)
         return;
     pthread_mutex_lock(&j->lock);
     wake(j); /* without a thread they just stay */
+    pthread_mutex_unlock(&j->lock);
+}
+
+void janitor_watch_writes(struct janitor *j)
+{
+    pthread_mutex_lock(&j->lock);
+    j->watches = true;
+    wake(j); /* without a thread the end of the mount does it */
     pthread_mutex_unlock(&j->lock);
 }
 

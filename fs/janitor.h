@@ -32,6 +32,9 @@ void janitor_look(struct janitor *j);
 /* Drops the decoded records and the kernel's pages of a selection.  0, EINVAL, ERANGE or
  * ENOMEM as selection_parse, EAGAIN when too much is queued.  Returns at once. */
 int janitor_drop(struct janitor *j, struct source *source, const char *selection);
+/* Something was written to an archive: its checksums are computed anew when it leaves its path,
+ * which is looked at from then on. */
+void janitor_watch_writes(struct janitor *j);
 /* Records not come to yet. */
 uint64_t janitor_pending(struct janitor *j);
 

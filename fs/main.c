@@ -167,8 +167,7 @@ static struct fuse_session *new_session(struct mount *m)
     char list[PATH_MAX * 2 + OPTIONS_KERNEL_MAX + 128];
     escape(sources_root(m->fs.sources)->path, source, sizeof source);
     snprintf(list, sizeof list, "%s,default_permissions,subtype=zrecordfs,fsname=%s%s%s%s",
-             m->options.writable_control || archive_is_writable(sources_root(m->fs.sources)) ? "rw"
-                                                                                             : "ro",
+             m->options.writable_control || sources_are_writable(m->fs.sources) ? "rw" : "ro",
              source, m->options.allow_other ? ",allow_other" : "", m->options.kernel[0] ? "," : "",
              m->options.kernel);
     char *argv[] = {"zrecordfs", "-o", list, m->options.debug ? "-d" : NULL, NULL};

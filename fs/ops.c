@@ -12,7 +12,8 @@
  *
  * Writes do not arrive, since the superblock is read-only and the kernel answers
  * EROFS, but with control=rw: then the control file takes some, and every other
- * gets EROFS here.  For that the kernel has to ask for each open.
+ * gets EROFS here.  For that the kernel has to ask for each open.  The same where an archive can be
+ * written (-o rw): its leaves and rows take writes too.
  */
 #include "ops.h"
 
@@ -165,7 +166,8 @@ static bool is_writable(struct fs *fs, fuse_ino_t ino)
     struct node node;
     if (node_resolve(fs, ino, &node) != 0)
         return false;
-    bool is = node.kind->write && (!archive_is_part(&node) || archive_is_writable(node.source));
+    bool is = node.kind->write && (archive_is_part(&node) ? archive_is_writable(node.source)
+                                                          : fs->options->writable_control);
     node_release(fs, &node);
     return is;
 }
@@ -278,7 +280,7 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg
 }
 
 /* ---------------------------------------------------------------- writes
- * Only with control=rw. */
+ * Only with control=rw, or archives that can be written. */
 
 static int write_node(struct fs *fs, fuse_ino_t ino, const char *buf, size_t nbytes, off_t off)
 {
@@ -527,7 +529,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
     want(conn, FUSE_CAP_IOCTL_DIR, false);
     fs->kernel_opens = (conn->want & FUSE_CAP_NO_OPEN_SUPPORT) && !fs->options->writable_control &&
-                       !archive_is_writable(sources_root(fs->sources));
+                       !sources_are_writable(fs->sources);
     fs->kernel_opens_dirs = conn->want & FUSE_CAP_NO_OPENDIR_SUPPORT;
     conn->max_background = 64;
     conn->congestion_threshold = 48;

@@ -57,9 +57,9 @@ static const char HELP[] =
     "                           file is open (default: never)\n"
     "     checksums             compare each record read with its checksum (costs\n"
     "                           a few per cent; finds flipped bytes in raw stores)\n"
-    "     rw                    an archive mounted by itself, uncompressed: writes to\n"
-    "                           leaves and rows reach it, its checksums follow when it\n"
-    "                           is unmounted\n"
+    "     rw                    writes to leaves and rows reach their archive where it\n"
+    "                           is uncompressed, alone or in a tree; its checksums\n"
+    "                           follow when it is unmounted\n"
     "     control=ro|rw         rw: .control takes commands that are written to it, at\n"
     "                           the price of more messages (zrecord ctl needs neither)\n"
     "     show_control          list .control and .views too (they can always be opened)\n"
@@ -287,8 +287,8 @@ static const char *const KERNEL_WORDS[] = {
     "nodiratime", "norelatime", "strictatime", "nostrictatime", "dirsync", "sync", "async",
 };
 
-/* rw among them: mount(8) adds it unless told otherwise, and only an archive by
- * itself has anything to write. */
+/* rw among them: mount(8) adds it unless told otherwise, and only archives have
+ * anything to write. */
 static const char *const IGNORED_WORDS[] = {
     "ro",     "rw",       "defaults",   "auto",     "noauto",     "user",     "nouser",
     "users",  "nousers",  "owner",      "noowner",  "group",      "nogroup",  "_netdev",

@@ -12,6 +12,7 @@
 #include "archive.h"
 #include "classes.h"
 #include "probe.h"
+#include "report.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <syslog.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -26,8 +28,7 @@
 enum {
     BUCKETS = 4096,
     OPEN_MAX_READERS = 256, /* idle ones beyond are closed: two or three files each */
-    PROBE_MAX = 64,
-    WALK_MAX_DEPTH = 256
+    PROBE_MAX = 64
 };
 
 enum state { CLOSED, OPENING, OPEN };
@@ -41,6 +42,7 @@ struct entry {
     enum state state;
     unsigned users;
     struct entry *older, *newer; /* open stores without users, by last use */
+    struct entry *written_next;  /* archives that can be written; constant from then on */
 };
 
 struct sources {
@@ -51,6 +53,7 @@ struct sources {
     struct entry *root;
     struct entry *buckets[BUCKETS];
     struct entry *oldest, *newest;
+    struct entry *writable; /* archives, the latest first */
     unsigned open_count;
 };
 
@@ -94,13 +97,16 @@ static bool is_same(const struct entry *e, const struct zr_info *info)
 static int open_archive(const struct sources *s, struct entry *e, struct zr_error *err)
 {
     struct archive *a;
-    int code = archive_open(&a, e->path, s->options.writable && e == s->root, err);
+    int code = archive_open(&a, e->path, s->options.writable, err);
     if (code == ZR_OK && archive_max_index(a) > tree_max_length(e == s->root)) {
         archive_close(a);
         return fail(err, ZR_E_TOO_LARGE, e->path,
                     "has more rows than an archive of a tree may have: mount it by itself");
     }
     e->source.archive = code == ZR_OK ? a : NULL;
+    if (code == ZR_OK && a->why_fixed)
+        report(e == s->root ? LOG_WARNING : LOG_INFO, "%s: mounted read-only: %s", e->path,
+               a->why_fixed);
     return code;
 }
 
@@ -156,6 +162,12 @@ static struct zr_reader *take_surplus(struct sources *s)
     return reader;
 }
 
+static void add_writable(struct sources *s, struct entry *e)
+{
+    e->written_next = s->writable;
+    s->writable = e;
+}
+
 /* Opens e, which this thread has set to OPENING; called with the lock, which is
  * not held meanwhile. */
 static int open_entry(struct sources *s, struct entry *e, struct zr_error *err)
@@ -165,6 +177,8 @@ static int open_entry(struct sources *s, struct entry *e, struct zr_error *err)
     pthread_mutex_lock(&s->lock);
     e->state = code == ZR_OK ? OPEN : CLOSED;
     s->open_count += code == ZR_OK && e->source.kind == SOURCE_STORE;
+    if (code == ZR_OK && archive_is_writable(&e->source))
+        add_writable(s, e);
     pthread_cond_broadcast(&s->opened);
     return code;
 }
@@ -326,6 +340,20 @@ static struct entry *find_or_add(struct sources *s, struct source *parent, const
 
 /* ---------------------------------------------------------------- children */
 
+/* The archive of that path as writes by way of the mount left it: a later time of the file
+ * does not make another source. */
+static struct entry *find_written(struct sources *s, const char *relative)
+{
+    pthread_mutex_lock(&s->lock);
+    struct entry *e = s->writable;
+    pthread_mutex_unlock(&s->lock);
+    for (; e; e = e->written_next)
+        if (strcmp(e->relative, relative) == 0 &&
+            archive_writes_are_at(&e->source.archive->writes, e->path))
+            return e;
+    return NULL;
+}
+
 static int hold_at(struct sources *s, struct source *folder, const char *path, const char *relative,
                    struct source **out, struct zr_error *err)
 {
@@ -334,8 +362,10 @@ static int hold_at(struct sources *s, struct source *folder, const char *path, c
     int failure = probe_classify(s->mountpoint, path, &kind, &stamp);
     if (failure)
         return failure;
+    struct entry *e = kind == SOURCE_ARCHIVE ? find_written(s, relative) : NULL;
     pthread_mutex_lock(&s->lock);
-    struct entry *e = find_or_add(s, folder, path, relative, kind, &stamp);
+    if (!e)
+        e = find_or_add(s, folder, path, relative, kind, &stamp);
     int code = e ? hold(s, e, err) : fail(err, ZR_E_NOMEM, path, "out of memory");
     pthread_mutex_unlock(&s->lock);
     if (code == ZR_OK)
@@ -356,59 +386,7 @@ int sources_child(struct sources *s, struct source *folder, const char *name, st
     return failure;
 }
 
-/* ---------------------------------------------------------------- walks */
-
-struct walk {
-    struct sources *s;
-    sources_walk_fn fn;
-    void *ctx;
-    unsigned count;
-    unsigned depth;
-};
-
-static void walk_folder(struct walk *w, struct source *folder);
-
-static void walk_child(struct walk *w, struct source *folder, const char *name)
-{
-    struct zr_error err = {0};
-    struct source *source;
-    int failure = sources_child(w->s, folder, name, &source, &err);
-    if (failure == ENOENT)
-        return;
-    w->count++;
-    if (failure) {
-        char *relative = join(folder->relative, name);
-        if (relative)
-            w->fn(w->ctx, NULL, relative, err.message);
-        free(relative);
-        return;
-    }
-    w->fn(w->ctx, source, source->relative, NULL);
-    if (source->kind == SOURCE_FOLDER)
-        walk_folder(w, source);
-    source_release(w->s, source);
-}
-
-/* Recursion is as deep as the folders are, which PATH_MAX bounds as well. */
-static void walk_folder(struct walk *w, struct source *folder)
-{
-    struct probe_name *names;
-    size_t count;
-    if (w->depth == WALK_MAX_DEPTH || probe_names(folder->path, &names, &count) != 0)
-        return;
-    w->depth++;
-    for (size_t i = 0; i < count && w->count < SOURCES_WALK_MAX; i++)
-        walk_child(w, folder, names[i].name);
-    w->depth--;
-    probe_names_free(names, count);
-}
-
-void sources_walk(struct sources *s, struct source *folder, sources_walk_fn fn, void *ctx)
-{
-    struct walk w = {.s = s, .fn = fn, .ctx = ctx};
-    if (folder->kind == SOURCE_FOLDER)
-        walk_folder(&w, folder);
-}
+/* ---------------------------------------------------------------- places */
 
 static void ignore(void *ctx, struct source *source, const char *relative, const char *why)
 {
@@ -445,6 +423,29 @@ bool sources_is_lone(const struct sources *s)
     return s->root->source.kind != SOURCE_FOLDER;
 }
 
+bool sources_are_writable(const struct sources *s)
+{
+    return s->options.writable;
+}
+
+bool sources_refresh_left(struct sources *s, const atomic_bool *stopping)
+{
+    bool some = false;
+    pthread_mutex_lock(&s->lock);
+    struct entry *e = s->writable;
+    pthread_mutex_unlock(&s->lock);
+    for (; e && !atomic_load(stopping); e = e->written_next) {
+        struct archive_writes *writes = &e->source.archive->writes;
+        if (!atomic_load(&writes->stale))
+            continue;
+        if (archive_writes_are_at(writes, e->path))
+            some = true;
+        else
+            archive_writes_refresh(writes, e->path, stopping);
+    }
+    return some;
+}
+
 static void count_store(void *ctx, struct source *source, const char *relative, const char *why)
 {
     (void)relative;
@@ -464,6 +465,7 @@ static int open_folder(struct sources *s, struct zr_error *err)
     if (stat(e->path, &st) == 0)
         e->source.mtime = st.st_mtim;
     sources_walk(s, &e->source, count_store, &count);
+    s->options.writable = s->writable != NULL;
     return count ? ZR_OK
                  : fail(err, ZR_E_FORMAT, e->path,
                         "not a zrecord store (it has no meta.zr), and no store is below it");
@@ -480,7 +482,10 @@ static int open_root(struct sources *s, struct zr_error *err)
     int code = open_reader(s, e, err);
     if (code != ZR_OK)
         return code;
+    s->options.writable = archive_is_writable(&e->source);
     if (is_archive) {
+        if (s->options.writable)
+            add_writable(s, e);
         e->state = OPEN;
         e->source.mtime = (struct timespec){.tv_sec = e->stamp.sec, .tv_nsec = e->stamp.nsec};
         e->source.generation = (uint32_t)hash("", &e->stamp, 0);
@@ -531,32 +536,4 @@ void sources_free(struct sources *s)
     pthread_mutex_destroy(&s->lock);
     free(s->mountpoint);
     free(s);
-}
-
-/* ---------------------------------------------------------------- sums */
-
-struct totals {
-    uint64_t length, disk_nbytes;
-};
-
-static void add_totals(void *ctx, struct source *source, const char *relative, const char *why)
-{
-    (void)relative;
-    struct totals *t = ctx;
-    if (why || source->kind != SOURCE_STORE)
-        return;
-    t->length += source->info.length;
-    t->disk_nbytes += source->info.disk_nbytes;
-}
-
-void sources_totals(struct sources *s, uint64_t *length, uint64_t *disk_nbytes)
-{
-    struct totals t = {0};
-    struct source *root = &s->root->source;
-    if (root->kind == SOURCE_STORE)
-        add_totals(&t, root, "", NULL);
-    else
-        sources_walk(s, root, add_totals, &t);
-    *length = t.length;
-    *disk_nbytes = t.disk_nbytes;
 }

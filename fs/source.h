@@ -16,6 +16,7 @@
 #include "tree.h"
 #include "zrecord.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -56,7 +57,7 @@ struct sources_options {
     const char *mountpoint; /* absolute; never entered */
     bool checksums;
     uint64_t shard_length; /* 0: not sharded */
-    bool writable;         /* the root, if it is an archive that allows it */
+    bool writable;         /* archives that allow it */
 };
 
 /* Opens the root: a store, or a folder that holds some, which is looked for.
@@ -67,6 +68,8 @@ void sources_free(struct sources *s);
 
 struct source *sources_root(struct sources *s); /* not a hold; lives as long as s */
 bool sources_is_lone(const struct sources *s);  /* the root is a store or archive */
+/* Some archive was there from the start that can be written, and others may come. */
+bool sources_are_writable(const struct sources *s);
 
 /* The source of that place, held: its reader is open until source_release.  NULL when
  * there is none any more. */
@@ -88,6 +91,10 @@ enum { SOURCES_WALK_MAX = 100000 };
 typedef void (*sources_walk_fn)(void *ctx, struct source *source, const char *relative,
                                 const char *why);
 void sources_walk(struct sources *s, struct source *folder, sources_walk_fn fn, void *ctx);
+
+/* Computes the checksums of those archives anew that were written to and are not at their path
+ * any more, until *stopping.  Whether some others were written to, to be looked at again. */
+bool sources_refresh_left(struct sources *s, const atomic_bool *stopping);
 
 /* Sums over the stores that are there now. */
 void sources_totals(struct sources *s, uint64_t *length, uint64_t *disk_nbytes);

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import zipfile
 
 import numpy as np
 import pytest
-from mounting import mounted, needs_mount, read_raw
+from conftest import REPO
+from mounting import mounted, needs_mount, read_raw, wait_for
 
 zrecord = pytest.importorskip("zrecord")
 pytestmark = needs_mount
@@ -242,3 +244,187 @@ def test_what_cannot_be_written_through_is_mounted_read_only(tmp_path):
             open(m.path / "image.npy", "r+b")
         assert caught.value.errno == errno.EROFS
         assert "read-only: leaf" in m.log
+
+
+def test_the_control_file_takes_nothing_because_leaves_do(plain, tmp_path):
+    with mounted(plain, tmp_path / "m", "-o", "rw") as m:
+        with pytest.raises(OSError) as caught:
+            (m.path / ".control").write_text("stats reset\n")
+        assert caught.value.errno in (errno.EROFS, errno.EACCES)
+
+
+# ---------------------------------------------------------------- writing in a tree
+
+
+def superblock_mode(path):
+    with open("/proc/self/mountinfo") as lines:
+        line = next(line for line in lines if line.split(" ")[4] == str(path))
+    return line.split(" - ")[1].split(" ")[2].split(",")[0]
+
+
+def set_item(path, index, value):
+    array = np.load(path, mmap_mode="r+")
+    array[index] = value
+    array.flush()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A store, an archive that can be written and one that cannot."""
+    source = tmp_path / "source"
+    (source / "inner").mkdir(parents=True)
+    zrecord.save_archive(TREE, source / "inner" / "plain.tdz", batch_size=7)
+    zrecord.save_archive(TREE, source / "packed.tdz", batch_size=7, compression="deflate")
+    with zrecord.Dense.create(source / "store", "i4", (3,)) as store:
+        store.append(np.arange(6, dtype="i4").reshape(2, 3))
+    return source
+
+
+def refused(path):
+    with pytest.raises(OSError) as caught:
+        open(path, "r+b").close()
+    return caught.value.errno in ((errno.EROFS,) if os.geteuid() == 0 else (errno.EROFS, errno.EACCES))
+
+
+def test_archives_in_a_tree_take_writes(tree, tmp_path):
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        assert superblock_mode(m.path) == "rw"
+        inner = m.path / "inner" / "plain.tdz"
+        check_files(inner, tree / "inner" / "plain.tdz")
+        assert os.stat(inner / "image.npy").st_mode & 0o777 == 0o644
+        set_item(inner / "image.npy", 3, 77)
+        set_item(inner / "n" / "x" / "00000005.npy", ..., -1.5)
+        assert (np.load(inner / "image" / "00000003.npy") == 77).all()
+        for other in ("packed.tdz/image.npy", "store/00000001.npy", "inner/plain.tdz/meta.json"):
+            assert os.stat(m.path / other).st_mode & 0o222 == 0 and refused(m.path / other)
+        with pytest.raises(OSError) as caught:
+            (m.path / "inner" / "new").mkdir()
+        assert caught.value.errno in (errno.EROFS, errno.EACCES)
+        assert np.load(m.path / "store" / "00000001.npy").tolist() == [3, 4, 5]
+        status = m.status()
+        assert status["options"]["rw"] is True
+        archives = {archive["name"]: archive for archive in status["archives"]}
+        manual = (REPO / "fs" / "zrecord.control.5").read_text()
+        assert all(key in manual for key in archives["packed.tdz"])
+        assert sorted(archives) == ["inner/plain.tdz", "packed.tdz"]
+        assert archives["inner/plain.tdz"]["writable"] and archives["inner/plain.tdz"]["why_read_only"] is None
+        assert not archives["packed.tdz"]["writable"] and "leaf" in archives["packed.tdz"]["why_read_only"]
+    path = tree / "inner" / "plain.tdz"
+    loaded = zrecord.load_archive(path, checksums=True)
+    assert (loaded["image"][3] == 77).all() and loaded["n"]["x"][5] == -1.5
+    assert zrecord.verify_archive(path).ok and zipfile.ZipFile(path).testzip() is None
+
+
+def test_a_tree_with_nothing_to_write_has_a_read_only_superblock(tree, tmp_path):
+    """It costs messages for each file otherwise, and mount(8) asks for rw unless told not to."""
+    (tree / "inner" / "plain.tdz").rename(tmp_path / "plain.tdz")
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        assert superblock_mode(m.path) == "ro" and m.status()["options"]["rw"] is False
+        shutil.copy(tmp_path / "plain.tdz", tree / "late.tdz")
+        check_files(m.path / "late.tdz", tree / "late.tdz")
+        assert refused(m.path / "late.tdz" / "image.npy")
+    with mounted(tree, tmp_path / "m") as m:
+        assert superblock_mode(m.path) == "ro" and refused(m.path / "late.tdz" / "image.npy")
+        assert not m.status()["archives"][0]["writable"]
+
+
+def test_an_archive_that_appears_takes_writes(tree, tmp_path):
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        path = zrecord.save_archive({"x": np.arange(5)}, tree / "late.tdz", batch_size=5)
+        set_item(m.path / "late.tdz" / "x.npy", 2, 99)
+    assert zrecord.load_archive(path, checksums=True)["x"].tolist() == [0, 1, 99, 3, 4]
+    assert zrecord.verify_archive(path).ok
+
+
+def test_a_written_archive_is_the_same_source_as_before(tree, tmp_path):
+    """Writes change the time of the file, by which others are told from it."""
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        leaf = m.path / "inner" / "plain.tdz" / "image.npy"
+        before, on_disk = os.stat(leaf).st_ino, os.stat(tree / "inner" / "plain.tdz").st_mtime_ns
+        for value in (5, 6):
+            set_item(leaf, 0, value)
+            time.sleep(1.2)  # the kernel asks for the name again
+            assert os.stat(leaf).st_ino == before and (np.load(leaf)[0] == value).all()
+        assert os.stat(tree / "inner" / "plain.tdz").st_mtime_ns != on_disk
+        others = [a["name"] for a in m.status()["archives"]]
+        assert others.count("inner/plain.tdz") == 1
+        # One that takes its place is another one.
+        zrecord.save_archive({"image": np.zeros(3)}, tree / "inner" / "plain.tdz", batch_size=3)
+        wait_for(lambda: os.stat(leaf).st_ino != before, what="the other archive")
+        assert np.load(leaf).tolist() == [0, 0, 0]
+
+
+def spoil(path, member):
+    """Another byte than its checksum is of."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as z:
+        info = z.getinfo(member)
+    data[data.index(b"\x01\x02\x03\x04\x05\x06\x07\x08", info.header_offset)] ^= 0xFF
+    path.write_bytes(data)
+    assert not zrecord.verify_archive(path).ok
+
+
+@pytest.mark.parametrize("where", ["tree", "alone"])
+def test_checksums_follow_the_file_that_was_written(tree, tmp_path, where):
+    """Moved away while mounted, its checksums are refreshed then, and those of the file that took
+    its name are left alone: it is not what was written to."""
+    path, gone = tree / "inner" / "plain.tdz", tmp_path / "gone.tdz"
+    other = zrecord.save_archive({"y": np.arange(1, 200, dtype=np.uint8)}, tmp_path / "other.tdz")
+    spoil(other, "y.memmap")
+    with mounted(tree if where == "tree" else path, tmp_path / "m", "-o", "rw") as m:
+        root = m.path / "inner" / "plain.tdz" if where == "tree" else m.path
+        set_item(root / "image.npy", 3, 77)
+        assert not zrecord.verify_archive(path).ok
+        path.rename(gone)
+        other.rename(path)
+        wait_for(lambda: zrecord.verify_archive(gone).ok, what="the refresh of what was moved")
+        assert (zrecord.load_archive(gone)["image"][3] == 77).all()
+    assert not zrecord.verify_archive(path).ok and zrecord.verify_archive(gone).ok
+
+
+def test_a_deleted_archive_ends_quietly(tree, tmp_path):
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        leaf = m.path / "inner" / "plain.tdz" / "image.npy"
+        with open(leaf, "r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            (tree / "inner" / "plain.tdz").unlink()
+            file.write(b"abcd")
+        wait_for(lambda: not leaf.exists(), what="the end of the name")
+        assert "checksums" not in m.log
+
+
+def test_nothing_is_written_by_way_of_a_link(tree, tmp_path):
+    """It may lead to what somebody else owns."""
+    path = zrecord.save_archive(TREE, tmp_path / "outside.tdz", batch_size=7)
+    (tree / "link.tdz").symlink_to(path)
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        check_files(m.path / "link.tdz", path)
+        assert refused(m.path / "link.tdz" / "image.npy")
+        reasons = {archive["name"]: archive["why_read_only"] for archive in m.status()["archives"]}
+        assert reasons["link.tdz"] == "it is a link"
+
+
+def test_many_writers_in_a_tree(tree, tmp_path):
+    """Each byte arrives while others are written and names are looked up."""
+    import threading
+
+    count = 64
+    path = zrecord.save_archive({"x": np.zeros((count, 1000), np.int32)}, tree / "x.tdz", batch_size=count)
+    with mounted(tree, tmp_path / "m", "-o", "rw") as m:
+        inodes = set()
+
+        def write(first):
+            for row in range(first, count, 4):
+                name = m.path / "x.tdz" / "x" / f"{row:08d}.npy"
+                set_item(name, ..., np.arange(1000) + row)
+                inodes.add(os.stat(m.path / "x.tdz").st_ino)
+
+        threads = [threading.Thread(target=write, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(inodes) == 1
+    loaded = zrecord.load_archive(path, checksums=True)["x"]
+    assert np.array_equal(loaded, np.arange(1000) + np.arange(count)[:, None])
+    assert zrecord.verify_archive(path).ok
