@@ -31,6 +31,12 @@ struct zri_meta {
 const char *zri_meta_parse(struct zri_meta *m, const char *text, size_t nbytes,
                            struct zri_block **memory);
 
+/* By member: what a tree under way has taken. */
+enum zri_used { ZRI_UNUSED, ZRI_USED, ZRI_USED_BY_STACK /* as its meta.json */ };
+
+/* Whether no member of the stacks is left over. */
+int zri_archive_check_stacks(const struct zr_archive *a, const uint8_t *used, struct zr_error *err);
+
 /* What stands for zero characters and for halves of surrogate pairs in a washed text. */
 struct zri_marks {
     unsigned zero, half;

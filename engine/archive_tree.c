@@ -43,7 +43,8 @@ struct tree {
     struct zr_archive_leaf *leaves;
     size_t level_capacity, leaf_capacity;
     struct zri_block *memory;
-    uint8_t *used; /* by member: whether a leaf has it */
+    uint8_t *used; /* by member: an enum zri_used */
+    bool has_stacks;
 };
 
 static int no_memory(const struct tree *t, struct zr_error *err)
@@ -199,7 +200,7 @@ static int use_member(struct tree *t, size_t index, struct zr_error *err)
                                  err);
     if (t->used[index])
         return zri_member_failed(t->a, index, ZR_E_FORMAT, "belongs to two leaves", err);
-    t->used[index] = 1;
+    t->used[index] = ZRI_USED;
     return ZR_OK;
 }
 
@@ -295,7 +296,8 @@ static bool is_sound_text(const struct zri_member *m)
 }
 
 /* A copy of its meta.json, checked, so that nobody changes it under the parser. */
-static int read_meta(struct tree *t, struct zr_archive_level *level, struct zr_error *err)
+static int read_meta(struct tree *t, struct zr_archive_level *level, size_t *meta_index,
+                     struct zr_error *err)
 {
     char *path = join(t, level->path, "meta.json", 9, 0);
     size_t index = path ? zri_archive_find(t->a, path, strlen(path)) : 0;
@@ -315,6 +317,7 @@ static int read_meta(struct tree *t, struct zr_archive_level *level, struct zr_e
     rc = zri_member_read(t->a, index, text, err);
     text[m->nbytes] = 0;
     level->meta = text;
+    *meta_index = index;
     level->meta_nbytes = (size_t)m->nbytes;
     return rc;
 }
@@ -434,7 +437,8 @@ static int take_entries(struct tree *t, size_t at, const struct zri_meta *m, str
 static int take_level(struct tree *t, size_t at, struct zr_error *err)
 {
     struct zri_meta m;
-    int rc = read_meta(t, &t->levels[at], err);
+    size_t index = 0;
+    int rc = read_meta(t, &t->levels[at], &index, err);
     if (rc)
         return rc;
     struct zr_archive_level *level = &t->levels[at];
@@ -445,6 +449,9 @@ static int take_level(struct tree *t, size_t at, struct zr_error *err)
         if (level->kind == ZR_LEVEL_TENSORDICT) {
             level->ndim = m.ndim;
             level->shape = m.shape;
+        } else if (level->kind == ZR_LEVEL_STACK) {
+            t->used[index] = ZRI_USED_BY_STACK;
+            t->has_stacks = true;
         }
         rc = take_entries(t, at, &m, err);
     } else {
@@ -476,8 +483,8 @@ static int take_one_leaf(struct tree *t, const char *path, const char *key, stru
 {
     struct zr_archive_level level = {.path = path};
     struct zri_meta m;
-    size_t n = strlen(key), found = SIZE_MAX;
-    int rc = read_meta(t, &level, err);
+    size_t n = strlen(key), found = SIZE_MAX, index;
+    int rc = read_meta(t, &level, &index, err);
     if (rc)
         return rc;
     const char *why = zri_meta_parse(&m, level.meta, level.meta_nbytes, &t->memory);
@@ -547,6 +554,8 @@ int zr_archive_tree(const struct zr_archive *a, const char *const *keys, size_t 
     }
     t->a = a;
     int rc = take_subpath(t, keys, key_count, err);
+    if (!rc && t->has_stacks)
+        rc = zri_archive_check_stacks(a, t->used, err);
     if (!rc && !zri_file_trusted(&a->file))
         rc = zri_fail(err, ZR_E_TRUNCATED, "%s: the file was cut short or failed while it was read",
                       a->path);

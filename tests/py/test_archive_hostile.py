@@ -147,6 +147,48 @@ def test_hostile_archives_are_refused_in_words(tmp_path, name):
     assert path.read_bytes() == data
 
 
+STACK = json.dumps({"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0})
+
+
+def stack_of(*names):
+    """A stack at the root and one inside a level; names of members are to be added to both."""
+    members = [("meta.json", STACK)]
+    for name in names:
+        members.append((name, X if name.endswith(".memmap") else meta(x=leaf([2]))))
+    inner = [(f"in/{name}", data) for name, data in members]
+    return members, [("meta.json", meta(**{"in": {"type": "LazyStackedTensorDict"}})), *inner]
+
+
+def whole(i):
+    return f"{i}/meta.json", f"{i}/x.memmap"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize(
+    ("names", "lost"),
+    [
+        ([*whole(0), "1/x.memmap", *whole(2)], "1|2"),  # as if there were one
+        ([*whole(0), "1/x.memmap"], "1"),
+        (["0/x.memmap"], "0"),
+        ([*whole(0), *whole(2)], "2"),
+        ([*(name for i in range(10) for name in whole(i)), "10/x.memmap"], "10"),
+    ],
+)
+def test_stacks_that_lack_a_member(tmp_path, depth, names, lost):
+    (tmp_path / "h.tdz").write_bytes(make_zip(stack_of(*names)[depth]))
+    with pytest.raises(ZrecordError, match=rf"h.tdz: member (in/)?({lost}) of a stack has no meta.json"):
+        zrecord.load_archive(tmp_path / "h.tdz")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_what_else_lies_in_a_stack_is_not_looked_at(tmp_path, depth):
+    """As in tensordict."""
+    others = ["2024/x.memmap", "02/x.memmap", "notes/1/x.memmap", "0/5/x.memmap", "7", "99999999999999999999999/x"]
+    (tmp_path / "h.tdz").write_bytes(make_zip(stack_of(*whole(0), *whole(1), *others)[depth]))
+    stack = zrecord.load_archive(tmp_path / "h.tdz", subpath="in" if depth else None)
+    assert len(stack) == 2 and stack[1]["x"].tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("name", ["encrypted", "twice", "leads out", "leads out inside", "absolute", "overlap"])
 def test_hostile_archives_are_not_unpacked(tmp_path, name):
     (tmp_path / "h.tdz").write_bytes(HOSTILE[name][0])
