@@ -187,7 +187,7 @@ class Layout:
             own = value.batch_size if isinstance(value, ArchiveTree) else batch_size
             folders.append((name, partial(self.add, tree=value, batch_size=own)))
         else:
-            kind = "NonTensorStack" if isinstance(value, ValueStack) else "NonTensorData"
+            kind = "NonTensorStack" if is_value_stack(value) else "NonTensorData"
             folders.append((name, partial(self.add_value, value=value)))
         return f'{quoted(key)}: {{"type": {quoted(kind)}}}'
 
@@ -219,7 +219,7 @@ class Layout:
     def add_value(self, path, value):
         meta = {"_type": "<class 'tensordict.tensorclass.NonTensorData'>"}
         rest = {"_metadata": None, "_is_non_tensor": True}
-        if isinstance(value, PickledValue) and value._key is None:
+        if isinstance(value, PickledValue) and is_value_stack(value):
             meta = self.stack_meta("pickle.pkl")
             self.text(below(path, "meta.json"), json.dumps(meta, separators=(",", ":")))
             self.sources.append(self.blob(below(path, "pickle.pkl"), value.data))
@@ -371,6 +371,10 @@ def nested_of(tensor, where):
     shapes = np.array([tuple(part.shape) for part in parts], np.int64).reshape(len(parts), -1)
     values = torch.cat([part.reshape(-1) for part in parts]) if parts else tensor.new_empty(0)
     return NestedArray(values, shapes)
+
+
+def is_value_stack(value):
+    return isinstance(value, ValueStack) or (isinstance(value, PickledValue) and value._key is None)
 
 
 def is_json(value):

@@ -404,7 +404,8 @@ class Levels:
         if "data" in meta and "stack_dim" in meta:
             data = meta["data"]
             if data == "pickle.pkl":
-                return self.unpickled(archive, path, "pickle.pkl", None)
+                stack = self.unpickled(archive, path, "pickle.pkl", None)
+                return ValueStack(stack) if isinstance(stack, list) else stack
             return ValueStack(data)
         if "data" in meta:
             data = meta["data"]

@@ -8,10 +8,12 @@ import os
 import pickle
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ import zrecord
 from zrecord.archive import ArchiveTree, NestedArray
 from zrecord.errors import ZrecordError
 
+X = np.arange(3)
 META_TAIL = (
     '"shape": [], "device": "cpu", "_type": "<class \'tensordict._td.TensorDict\'>", '
     '"_format_version": 1, "_class": "tensordict:TensorDict"}'
@@ -128,6 +131,69 @@ def test_wrong_arguments(archive, tmp_path):
         zrecord.load_archive(tmp_path)
     with pytest.raises(TypeError):
         zrecord.load_archive(archive, subpath=3)
+
+
+def test_opening_reads_no_leaf(tmp_path):
+    """Neither memory nor pages of the file: 64 MiB of leaves cost less than one of them."""
+    path = zrecord.save_archive({f"x{i}": np.ones(1 << 20) for i in range(8)}, tmp_path / "a.tdz")
+
+    def resident_kib():
+        with open("/proc/self/status") as status:
+            return sum(int(line.split()[1]) for line in status if line.startswith(("RssFile", "RssAnon")))
+
+    zrecord.load_archive(path)  # what only the first call needs
+    before = resident_kib()
+    tree = zrecord.load_archive(path)
+    assert resident_kib() - before < 4096
+    assert tree["x3"].sum() == 1 << 20
+
+
+def test_write_through_is_for_all_leaves_or_for_none(tmp_path):
+    """One leaf that would have to be copied refuses the whole; a level without it can be opened."""
+    values = np.arange(6, dtype=np.float64)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as z:
+        z.writestr("meta.json", meta(good=values[:0], level=None, packed=values))
+        z.writestr("level/meta.json", meta(x=values.astype(np.uint8)))
+        z.writestr("level/x.memmap", values.astype(np.uint8).tobytes())
+        z.writestr(zipfile.ZipInfo("packed.memmap"), values.tobytes(), zipfile.ZIP_DEFLATED)
+    before = (tmp_path / "a.zip").read_bytes()
+    with pytest.raises(ValueError, match="a.zip: cannot be opened with mode='r\\+': leaf packed is compressed"):
+        zrecord.load_archive(tmp_path / "a.zip", mode="r+")
+    assert (tmp_path / "a.zip").read_bytes() == before
+    level = zrecord.load_archive(tmp_path / "a.zip", mode="r+", subpath="level")
+    level["x"][2] = 77
+    assert zrecord.load_archive(tmp_path / "a.zip")["level", "x"].tolist() == [0, 1, 77, 3, 4, 5]
+
+
+WITHOUT = """
+import sys, numpy as np
+for name in sys.argv[2:]:
+    sys.modules[name] = None
+import zrecord
+try:
+    leaf = zrecord.load_archive(sys.argv[1])["x"]
+    print(type(leaf).__module__, leaf.dtype, leaf.tolist())
+except ValueError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ([], "numpy bfloat16 [0.0, 1.0, 2.0]"),
+        (["torch"], "numpy bfloat16 [0.0, 1.0, 2.0]"),
+        (["ml_dtypes"], "torch torch.bfloat16 [0.0, 1.0, 2.0]"),
+        (["ml_dtypes", "torch"], "leaf x: NumPy has no bfloat16; install ml_dtypes or torch to load it"),
+    ],
+)
+def test_bfloat16_is_what_the_environment_has(tmp_path, missing, expected):
+    if "ml_dtypes" in missing and "torch" not in missing:
+        pytest.importorskip("torch")
+    values = np.arange(3).astype(pytest.importorskip("ml_dtypes").bfloat16)
+    path = zrecord.save_archive({"x": values}, tmp_path / "a.tdz")
+    done = subprocess.run([sys.executable, "-c", WITHOUT, path, *missing], capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.stdout) == ("", f"{expected}\n")
 
 
 # ---------------------------------------------------------------- processes and copies
@@ -393,6 +459,43 @@ def test_refresh_keeps_everything_but_the_checksums(archive):
     assert zipfile.ZipFile(archive).testzip() is None
 
 
+def test_refresh_mends_all_three_places(tmp_path):
+    """The directory, local headers, and what stands behind the payloads of a streamed archive."""
+    values = np.arange(200, dtype=np.uint8)
+    pipe = NotSeekable()
+    with zipfile.ZipFile(pipe, "w") as z:
+        for name in ("x", "y"):
+            z.writestr(f"{name}.memmap", values.tobytes())
+        z.writestr("meta.json", meta(x=values, y=values))
+    path = tmp_path / "a.zip"
+    path.write_bytes(pipe.data)
+    assert all(info.flag_bits & 8 for info in zipfile.ZipFile(path).infolist())  # the CRC follows
+    zrecord.load_archive(path, mode="r+")["x"][7] = 0
+    assert len(zrecord.verify_archive(path).findings) == 1 and zipfile.ZipFile(path).testzip() == "x.memmap"
+    zrecord.refresh_archive_checksums(path)
+    values[7] = 0
+    crc = struct.pack("<I", zlib.crc32(values.tobytes()))
+    data = path.read_bytes()
+    assert data.count(b"PK\7\10" + crc) == 1 and data.count(crc, data.index(b"PK\1\2")) == 1
+    assert zrecord.verify_archive(path).ok and zipfile.ZipFile(path).testzip() is None
+    for checker in (["unzip", "-tq"], ["7z", "t"], ["bsdtar", "-xOf"]):
+        assert subprocess.run([*checker, path], capture_output=True, timeout=60).returncode == 0
+
+
+class NotSeekable:
+    """A file that zipfile can only write on to."""
+
+    def __init__(self):
+        self.data = b""
+
+    def write(self, data):
+        self.data += data
+        return len(data)
+
+    def flush(self):
+        pass
+
+
 # ---------------------------------------------------------------- stores
 
 
@@ -411,8 +514,11 @@ def test_stores_are_leaves(tmp_path):
 
 
 def meta(**leaves):
+    """Of arrays; None is a level."""
     entries = [
-        f'"{key}": {{"device": "cpu", "shape": {list(a.shape)}, "dtype": "torch.{a.dtype}", "is_nested": false}}'
+        f'"{key}": {{"type": "TensorDict"}}'
+        if a is None
+        else f'"{key}": {{"device": "cpu", "shape": {list(a.shape)}, "dtype": "torch.{a.dtype}", "is_nested": false}}'
         for key, a in leaves.items()
     ]
     return "{" + ", ".join([*entries, META_TAIL])
@@ -493,6 +599,32 @@ def test_other_programs_accept_what_is_written(tmp_path, checker, compression):
     path = zrecord.save_archive(make_tree(100), tmp_path / "a.tdz", compression=compression)
     done = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_other_programs_accept_odd_names(tmp_path):
+    """Every file that is written, by whatever call: escapes, other scripts, long names, holes."""
+    tree = {"a/b\\": X, "é中👩": {"..": X, "": {"\0": X}}, "k" * 240: X[:0], "l" * 240: X, "v": ["text"]}
+    files = [zrecord.save_archive(tree, tmp_path / "a.tdz")]
+    zrecord.unpack_memmap(files[0], tmp_path / "dir")
+    files.append(zrecord.pack_memmap(tmp_path / "dir", tmp_path / "b.tdz"))
+    files.append(zrecord.pack_memmap(tmp_path / "dir", tmp_path / "c.tdz", compression="deflate"))
+    zrecord.memmap_like({**tree, "large": ((8 << 20,), "f8")}, tmp_path / "d.tdz")["large"][5] = 1
+    files.append(zrecord.refresh_archive_checksums(tmp_path / "d.tdz"))
+    files.append(zrecord.save_archive({}, tmp_path / "e.tdz"))
+    for path in files:
+        for checker in CHECKERS:
+            done = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, (path, done)
+
+
+def test_descriptions_come_first_at_each_level(tmp_path):
+    tree = {"z": {"b": X, "a": {"y": X}}, "m": X, "Z": X, "a": {"x": X}, "v": "value"}
+    path = zrecord.save_archive(tree, tmp_path / "a.tdz")
+    names = ["meta.json", "Z.memmap", "m.memmap", "a/meta.json", "a/x.memmap", "v/meta.json"]
+    names += ["z/meta.json", "z/b.memmap", "z/a/meta.json", "z/a/y.memmap"]
+    assert zipfile.ZipFile(path).namelist() == names
+    offsets = [info.header_offset for info in zipfile.ZipFile(path).infolist()]
+    assert offsets == sorted(offsets)
 
 
 def test_a_leaf_that_does_not_start_at_its_itemsize_is_copied(tmp_path):

@@ -300,6 +300,21 @@ def test_copies_are_always_checked(tmp_path):
         zrecord.load_archive(tmp_path / "a.tdz")
 
 
+def test_copies_of_what_is_only_misplaced_are_checked_too(tmp_path):
+    for pad in range(8):
+        values = np.arange(5, dtype=np.float64)
+        text = meta(x=leaf([5], "float64")) + " " * pad
+        data = bytearray(make_zip([("meta.json", text), ("x.memmap", values.tobytes())]))
+        at = data.index(values.tobytes())
+        data[at + 9] ^= 4
+        (tmp_path / "a.tdz").write_bytes(data)
+        if at % 8 == 0:  # mapped
+            assert zrecord.load_archive(tmp_path / "a.tdz")["x"][0] == 0
+            continue
+        with pytest.raises(ZrecordError, match="x.memmap.*CRC-32"):
+            zrecord.load_archive(tmp_path / "a.tdz")
+
+
 def test_a_window_of_4_gib_is_not_allocated(tmp_path):
     data = bytearray(make_zip([("meta.json", meta(x=leaf([2]))), ("x.memmap", X)], zipfile.ZIP_LZMA))
     local = data.index(b"PK\3\4", 4)
