@@ -24,6 +24,8 @@
 #define PAYLOAD_AHEAD 3
 #define PAYLOAD_AHEAD_NBYTES 1024 /* the CPU finds the rest of longer records by itself */
 
+#define MAX_PREFIX_NBYTES (8 * ((size_t)ZR_MAX_NDIM + 1))
+
 struct gather {
     struct zr_reader *r;
     const uint64_t *ids;
@@ -95,21 +97,38 @@ static int place_whole(const struct gather *g, size_t i, const struct zri_entry 
     return zri_record_decode(r, g->ids[i], entry, g->out + off, g->mapped, err);
 }
 
+static inline uint64_t packed_nbytes(const struct gather *g, size_t i)
+{
+    return g->offsets[i + 1] - g->offsets[i];
+}
+
+static inline uint64_t prefix_nbytes(const struct gather *g, size_t i)
+{
+    return 8 * (g->shape_offsets[i + 1] - g->shape_offsets[i] + 1);
+}
+
+/* false: the record is of another shape than planned. */
+static inline bool copy_prefix(struct gather *g, size_t i, const uint8_t *record,
+                               uint64_t logic_nbytes)
+{
+    uint64_t found, first = g->shape_offsets[i], ndim = g->shape_offsets[i + 1] - first;
+    for (uint64_t k = 0; k < ndim; k++) /* a call for one or two words costs more */
+        memcpy(g->shapes + first + k, record + 8 + 8 * k, sizeof *g->shapes);
+    memcpy(&found, record, sizeof found);
+    return found == ndim && !zri_ragged_check(&g->r->schema, record, logic_nbytes);
+}
+
 /* Prefix and payload to their two places, by the plan's word for where the one
  * ends: sizes that only the record tells would stall the copy until it arrives.
  * false: the record is of another shape. */
 static inline bool copy_packed(struct gather *g, size_t i, const uint8_t *record,
                                uint64_t logic_nbytes)
 {
-    uint64_t found, first = g->shape_offsets[i], ndim = g->shape_offsets[i + 1] - first;
-    uint64_t prefix_nbytes = 8 * (ndim + 1), data_nbytes = g->offsets[i + 1] - g->offsets[i];
-    if (prefix_nbytes + data_nbytes != logic_nbytes)
+    uint64_t prefix = prefix_nbytes(g, i), data = packed_nbytes(g, i);
+    if (prefix + data != logic_nbytes)
         return false;
-    for (uint64_t k = 0; k < ndim; k++) /* a call for one or two words costs more */
-        memcpy(g->shapes + first + k, record + 8 + 8 * k, sizeof *g->shapes);
-    memcpy(g->out + g->offsets[i], record + prefix_nbytes, data_nbytes);
-    memcpy(&found, record, sizeof found);
-    return found == ndim && !zri_ragged_check(&g->r->schema, record, logic_nbytes);
+    memcpy(g->out + g->offsets[i], record + prefix, data);
+    return copy_prefix(g, i, record, logic_nbytes);
 }
 
 static bool scratch_grow(struct scratch *s, size_t nbytes)
@@ -122,28 +141,59 @@ static bool scratch_grow(struct scratch *s, size_t nbytes)
     return s->bytes;
 }
 
-static int place_packed(struct gather *g, size_t i, const struct zri_entry *entry,
-                        struct scratch *scratch, struct zr_error *err)
+/* Decoded where it goes, its prefix over the end of what the same thread has placed
+ * before, which is put back: a copy of every byte less. */
+static int place_over(struct gather *g, size_t i, const struct zri_entry *entry,
+                      struct zr_error *err, bool *fits)
+{
+    uint8_t covered[MAX_PREFIX_NBYTES];
+    uint64_t prefix = prefix_nbytes(g, i);
+    uint8_t *record = g->out + g->offsets[i] - prefix;
+    memcpy(covered, record, prefix);
+    int rc = zri_record_decode(g->r, g->ids[i], entry, record, g->mapped, err);
+    *fits = rc || copy_prefix(g, i, record, entry->logic_nbytes);
+    memcpy(record, covered, prefix);
+    return rc;
+}
+
+static int place_aside(struct gather *g, size_t i, const struct zri_entry *entry,
+                       struct scratch *scratch, struct zr_error *err, bool *fits)
 {
     const struct zr_reader *r = g->r;
     if (!scratch_grow(scratch, entry->logic_nbytes))
         return zri_fail_record(err, ZR_E_NOMEM, g->ids[i], entry->off, "%s: out of memory",
                                r->path);
     int rc = zri_record_decode(r, g->ids[i], entry, scratch->bytes, g->mapped, err);
-    if (rc || copy_packed(g, i, scratch->bytes, entry->logic_nbytes))
+    *fits = rc || copy_packed(g, i, scratch->bytes, entry->logic_nbytes);
+    return rc;
+}
+
+/* `begin` is the first position of the thread's span: bytes before it are another's. */
+static int place_packed(struct gather *g, size_t i, size_t begin, const struct zri_entry *entry,
+                        struct scratch *scratch, struct zr_error *err)
+{
+    uint64_t prefix = prefix_nbytes(g, i);
+    bool fits, over = prefix <= MAX_PREFIX_NBYTES &&
+                      g->offsets[i] - g->offsets[begin] >= prefix &&
+                      prefix + packed_nbytes(g, i) == entry->logic_nbytes;
+    int rc = over ? place_over(g, i, entry, err, &fits)
+                  : place_aside(g, i, entry, scratch, err, &fits);
+    if (rc || fits)
         return rc;
     atomic_store(&g->surprised, true);
-    return zri_record_damaged(r, g->ids[i], entry->off, ZR_E_CORRUPT,
+    return zri_record_damaged(g->r, g->ids[i], entry->off, ZR_E_CORRUPT,
                               "its shape is not what the sidecar or the plan says", err);
 }
 
-static int place(struct gather *g, size_t i, struct scratch *scratch, struct zr_error *err)
+static int place(struct gather *g, size_t i, size_t begin, struct scratch *scratch,
+                 struct zr_error *err)
 {
     struct zri_entry entry;
     int rc = zri_reader_entry(g->r, g->ids[i], &entry, err);
     if (rc)
         return rc;
-    return g->shapes ? place_packed(g, i, &entry, scratch, err) : place_whole(g, i, &entry, err);
+    return g->shapes ? place_packed(g, i, begin, &entry, scratch, err)
+                     : place_whole(g, i, &entry, err);
 }
 
 /* What place does, for a raw record through the mapping that is as it should be:
@@ -163,7 +213,7 @@ static inline bool copy_mapped(struct gather *g, size_t i)
         memcpy(g->out + i * r->schema.row_nbytes, record, r->schema.row_nbytes);
         return true;
     }
-    uint64_t nbytes = g->offsets[i + 1] - g->offsets[i];
+    uint64_t nbytes = packed_nbytes(g, i);
     if (g->shapes)
         return copy_packed(g, i, record, e.logic_nbytes);
     if (e.logic_nbytes > nbytes || e.logic_nbytes <= 8)
@@ -186,7 +236,7 @@ static void gather_span(struct gather *g, size_t begin, size_t end)
             pull_ahead(g, i, end);
         if (copies && copy_mapped(g, i))
             continue;
-        int rc = place(g, i, &scratch, &err);
+        int rc = place(g, i, begin, &scratch, &err);
         if (rc)
             record_failure(g, i, rc, &err);
     }
