@@ -48,7 +48,8 @@ static bool choose_marks(const char *text, size_t nbytes, struct zri_marks *mark
     uint64_t used = 0;
     for (size_t i = 0; i < nbytes; i++)
         used |= (uint64_t)1 << mark_at(text + i);
-    for (unsigned *mark = &marks->zero, n = 0; n < MARK_COUNT; n++) {
+    unsigned *mark = &marks->zero;
+    for (unsigned n = 0; n < MARK_COUNT; n++) {
         if (used >> n & 1)
             continue;
         *mark = n;
@@ -72,7 +73,8 @@ static bool is_low(unsigned unit)
 static void put_mark(char *p, unsigned mark)
 {
     static const char digits[] = "0123456789abcdef";
-    memcpy(p, "\\ufd", 4);
+    p[2] = 'f';
+    p[3] = 'd';
     p[4] = digits[0xd + mark / 16];
     p[5] = digits[mark % 16];
 }
@@ -97,6 +99,12 @@ static bool is_word(char c)
     return isalnum((unsigned char)c) || c == '.' || c == '-' || c == '+';
 }
 
+static void put_zero(char *p, size_t nbytes)
+{
+    memset(p, ' ', nbytes);
+    *p = '0';
+}
+
 /* Outside of strings: a word or one other character.  A large whole number becomes a
  * fraction, which no shape may be. */
 static char *wash_token(char *p)
@@ -107,9 +115,9 @@ static char *wash_token(char *p)
     char *digits = p + (*p == '-');
     size_t left = n - (size_t)(digits - p);
     if (n == 3 && !memcmp(p, "NaN", 3))
-        memcpy(p, "0  ", 3);
+        put_zero(p, 3);
     else if (left == 8 && !memcmp(digits, "Infinity", 8))
-        memcpy(digits, "0       ", 8);
+        put_zero(digits, 8);
     else if (left > DIGITS_MAX && strspn(digits, "0123456789") == left && *digits != '0')
         digits[1] = '.';
     return p + (n ? n : 1);

@@ -9,6 +9,8 @@
 
 #include "archive_meta.h"
 
+#define META "meta.json"
+
 /* The bytes of a number at p, as stacks write it, that names a folder; or 0. */
 static size_t folder_number(const char *p)
 {
@@ -23,8 +25,8 @@ static enum place look(const struct zr_archive *a, const uint8_t *used, const ch
                        size_t nbytes, char *buf)
 {
     memcpy(buf, folder, nbytes);
-    memcpy(buf + nbytes, "meta.json", 9);
-    size_t index = zri_archive_find(a, buf, nbytes + 9);
+    memcpy(buf + nbytes, META, sizeof META);
+    size_t index = zri_archive_find(a, buf, nbytes + sizeof META - 1);
     if (index == SIZE_MAX)
         return MISSING;
     return !used[index] ? UNUSED : used[index] == ZRI_USED_BY_STACK ? OF_STACK : USED;
@@ -47,8 +49,8 @@ static bool is_lost(const struct zr_archive *a, const uint8_t *used, const char 
     int n = snprintf(before, sizeof before, "%llu/", number - 1);
     memcpy(buf, name, at);
     memcpy(buf + at, before, (size_t)n);
-    memcpy(buf + at + n, "meta.json", 9);
-    size_t index = zri_archive_find(a, buf, at + (size_t)n + 9);
+    memcpy(buf + at + n, META, sizeof META);
+    size_t index = zri_archive_find(a, buf, at + (size_t)n + sizeof META - 1);
     return index != SIZE_MAX && used[index];
 }
 
