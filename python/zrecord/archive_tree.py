@@ -350,14 +350,18 @@ class Levels:
         self.allow_pickle = allow_pickle
 
     def __call__(self, archive, kind, path, text, entries):
-        try:
-            meta = json.loads(text)
-        except (ValueError, RecursionError) as exc:
-            raise ValueError(f"{archive.path}: {path or '.'}/meta.json is not JSON: {exc}") from exc
-        if not isinstance(meta, dict):
-            raise ValueError(f"{archive.path}: {path or '.'}/meta.json is no JSON object")
+        meta = self.object(archive, below(path, "meta.json"), text)
         make = (self.tensordict, self.stack, self.tensorclass, self.view, self.value)[kind]
         return make(archive, path, meta, entries)
+
+    def object(self, archive, name, text):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise ValueError(f"{archive.path}: {name}: is not JSON: {exc}") from exc
+        if not isinstance(value, dict):
+            raise ValueError(f"{archive.path}: {name}: is no JSON object")
+        return value
 
     def tensordict(self, archive, path, meta, tree):
         if isinstance(meta.get("_names"), list):
@@ -369,7 +373,9 @@ class Levels:
     def stack(self, archive, path, meta, entries):
         stack = ArchiveStack()
         dict.update(stack, entries)
-        stack.stack_dim = int(meta["stack_dim"])
+        if not isinstance(meta["stack_dim"], int):
+            raise ValueError(f"{archive.path}: {below(path, 'meta.json')}: its stack_dim is no number")
+        stack.stack_dim = meta["stack_dim"]
         stack.stack_dim_name = meta.get("stack_dim_name")
         stack.type_name = str(meta.get("_type", ""))
         stack.batch_size = stacked_size(stack)
@@ -406,6 +412,8 @@ class Levels:
             if data == "pickle.pkl":
                 stack = self.unpickled(archive, path, "pickle.pkl", None)
                 return ValueStack(stack) if isinstance(stack, list) else stack
+            if not isinstance(data, list):
+                raise ValueError(f"{archive.path}: {below(path, 'meta.json')}: its data is no list")
             return ValueStack(data)
         if "data" in meta:
             data = meta["data"]
@@ -420,10 +428,13 @@ class Levels:
         )
 
     def json_types(self, archive, path):
-        text = archive.read(below(path, "json_types.json"))
+        name = below(path, "json_types.json")
+        text = archive.read(name)
         if text is None:
             return None
-        names = json.loads(text).get("types", {})
+        names = self.object(archive, name, text).get("types", {})
+        if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+            raise ValueError(f"{archive.path}: {name}: its types are no names")
         known = {"dict": dict, "list": list, "tuple": tuple, "OrderedDict": _ordered_dict()}
         return {key: known[name] for key, name in names.items() if name in known}
 

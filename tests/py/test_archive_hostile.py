@@ -147,6 +147,53 @@ def test_hostile_archives_are_refused_in_words(tmp_path, name):
     assert path.read_bytes() == data
 
 
+VALUE_TYPE = "<class 'tensordict.tensorclass.NonTensorData'>"
+
+
+def value_stack(data):
+    return json.dumps({"_type": "<class 'tensordict.tensorclass.NonTensorStack'>", "stack_dim": 0, "data": data})
+
+
+VALUES = {
+    "no JSON": ("{", "v/meta.json: is not JSON"),
+    "a list": ("[]", "v/meta.json: is no JSON object"),
+    "unknown class": (json.dumps({"_type": "<class 'x.Y'>"}), "v: a level of class .* is not known"),
+    "no data": (json.dumps({"_type": VALUE_TYPE, "_is_non_tensor": True}), "v/other.pickle is missing"),
+    "stack of a number": (value_stack(3), "v/meta.json: its data is no list"),
+    "stack of a text": (value_stack("x"), "v/meta.json: its data is no list"),
+    "stack without its pickle": (value_stack("pickle.pkl"), "v/pickle.pkl is missing"),
+    "stack along NaN": ('{"_type": "", "stack_dim": NaN}', "v/meta.json: its stack_dim is no number"),
+    "view of nothing known": (
+        json.dumps({"_type": "", "custom_op": "flip", "custom_op_kwargs": {}}),
+        "v: a view that cannot be made: operation 'flip' is not known",
+    ),
+    "view without arguments": (json.dumps({"_type": "", "custom_op": "view"}), "v: a view that cannot be made"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_descriptions_of_values_are_refused_in_words(tmp_path, name):
+    """Levels that are no dict of arrays; those are read in Python."""
+    text, match = VALUES[name]
+    members = [("meta.json", meta(x=leaf([2]), v={"type": "NonTensorData"})), ("x.memmap", X), ("v/meta.json", text)]
+    if "custom_op" in text:
+        members += [("v/_source/meta.json", meta(y=leaf([2]))), ("v/_source/y.memmap", X)]
+    (tmp_path / "h.tdz").write_bytes(make_zip(members))
+    with pytest.raises((ZrecordError, ValueError), match=f"h.tdz: {match}") as caught:
+        zrecord.load_archive(tmp_path / "h.tdz")
+    assert "\n" not in str(caught.value)
+    assert zrecord.load_archive(tmp_path / "h.tdz", subpath="x").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b'{"types": 3}', b'{"types": {"a": []}}'])
+def test_types_of_values_are_refused_in_words(tmp_path, text):
+    members = [("meta.json", meta(v={"type": "NonTensorData"})), ("v/json_types.json", text)]
+    members.append(("v/meta.json", json.dumps({"_type": VALUE_TYPE, "_is_non_tensor": True})))
+    (tmp_path / "h.tdz").write_bytes(make_zip(members))
+    with pytest.raises(ValueError, match="h.tdz: v/json_types.json: (is n|its types are no names)"):
+        zrecord.load_archive(tmp_path / "h.tdz")
+
+
 STACK = json.dumps({"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0})
 
 
