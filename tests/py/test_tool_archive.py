@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """zrecord pack, unpack, archive-info, refresh-checksums, and archives given to verify and import."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -161,11 +162,16 @@ COMMANDS = {
 
 def has_begun(pid, folder):
     """Whether it has a file without a name yet, a folder of its own, or has read a lot."""
-    names = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
-    if any(name.startswith(str(folder)) and (name.endswith(" (deleted)") or ".zrecord-" in name) for name in names):
-        return True
-    with open(f"/proc/{pid}/io") as io:
-        return int(io.readline().split()[1]) > 300 << 20
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                name = os.readlink(entry.path)
+                if name.startswith(str(folder)) and (name.endswith(" (deleted)") or ".zrecord-" in name):
+                    return True
+        with open(f"/proc/{pid}/io") as io:
+            return int(io.readline().split()[1]) > 300 << 20
+    except (FileNotFoundError, PermissionError):  # ended
+        return False
 
 
 class Terminal:
@@ -193,6 +199,12 @@ class Terminal:
         return self.text.decode()
 
 
+def hear_signals():
+    """Also where these tests run under nohup, whose children ignore SIGHUP."""
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, signal.SIG_DFL)
+
+
 def pause_in_the_middle(arguments, folder, terminal=False):
     """The tool, stopped once it has begun its work, and its terminal or stderr; begun anew when it
     was faster than that."""
@@ -204,13 +216,12 @@ def pause_in_the_middle(arguments, folder, terminal=False):
             stdout=subprocess.DEVNULL,
             stderr=screen.theirs if terminal else subprocess.PIPE,
             text=True,
+            preexec_fn=hear_signals,
         )
-        try:
-            while not has_begun(process.pid, folder):
-                pass
-            process.send_signal(signal.SIGSTOP)
-        except FileNotFoundError:  # ended
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while not os.waitid(os.P_PID, process.pid, ended) and not has_begun(process.pid, folder):
             pass
+        os.kill(process.pid, signal.SIGSTOP)
         if os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code == os.CLD_STOPPED:
             return process, screen
         finish(process, screen, folder)
