@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ UNSAFE = {ord(c): f"%{ord(c):02X}" for c in '/<>:"|?*\\ %\x7f' + "".join(map(chr
 RESERVED = {"shape", "device", "_type"}
 LEVELS_MAX = 1024  # below each other; the engine takes subpaths of as many keys
 PLAIN_CLASS = "tensordict:TensorDict"
+
+first = itemgetter(0)
 
 NAMES = {
     np.dtype(name): f"torch.{name}"
@@ -147,7 +150,7 @@ class Layout:
 
     def check_names(self, path, files, folders):
         """Two keys may need one name: "a.memmap" beside "a", or "n.shape" beside a nested "n"."""
-        taken = {file[0] for file in files}
+        taken = set(map(first, files))
         if len(taken) < len(files):
             name = next(a[0] for a, b in zip(files, files[1:]) if a[0] == b[0])
             raise ValueError(f"{name!r} would be the file of a leaf and of the shapes of another one")
@@ -311,10 +314,6 @@ class Layout:
             f'{quoted(key)}: {{"device": "cpu", "shape": {list(shapes.shape)}, '
             f'"dtype": "{name}", "is_nested": true}}'
         )
-
-
-def first(pair):
-    return pair[0]
 
 
 def shortened(path):
