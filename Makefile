@@ -185,7 +185,7 @@ need = command -v $(1) >/dev/null || { echo "SKIP $@: $(1) is not installed"; [ 
 
 # Each test is a process of its own and fails with 9; leaks are check-asan's to find.  valgrind knows
 # no SIGBUS from files cut short while mapped and brings its own malloc: tests about those stay out.
-NOT_UNDER_VALGRIND := $(addprefix $(BUILD)/unit/test_,gather io nomem packed prefetch reader writer)
+NOT_UNDER_VALGRIND := $(addprefix $(BUILD)/unit/test_,archive_nomem gather io nomem packed prefetch reader writer)
 check-valgrind: $(UNIT_BIN) ## unit tests under valgrind
 	@$(call need,valgrind); status=0; for test in $(filter-out $(NOT_UNDER_VALGRIND),$(UNIT_BIN)); do \
 	  CK_TIMEOUT_MULTIPLIER=20 valgrind -q --error-exitcode=9 $$test || status=1; done; exit $$status

@@ -114,31 +114,51 @@ static size_t round_count(const struct zr_archive *a, size_t first, size_t max)
 
 #define ROUND_MEMBERS 256
 
+struct audience {
+    zr_finding_fn finding;
+    zr_progress_fn progress;
+    void *ctx;
+};
+
+/* What a round of n members came to.  Lack of memory says nothing about a member:
+ * it ends the call. */
+static int take_round(const struct checking *c, size_t n, const struct audience *to,
+                      struct zr_verify_result *found, struct zr_error *err)
+{
+    bool stop = false;
+    for (size_t i = 0; i < n && !stop; i++) {
+        if (c->errors[i].code == ZR_OK)
+            continue;
+        if (c->errors[i].code == ZR_E_NOMEM)
+            return zri_fail_as(err, &c->errors[i]);
+        c->errors[i].record = c->first + i;
+        found->bad_count++;
+        stop = to->finding && to->finding(to->ctx, &c->errors[i]);
+    }
+    found->checked_count += n;
+    if (stop || (to->progress && to->progress(to->ctx, c->first + n, c->a->count)))
+        return zri_fail(err, ZR_E_CANCELLED, "%s: verification stopped", c->a->path);
+    return ZR_OK;
+}
+
 int zr_archive_verify(const struct zr_archive *a, zr_finding_fn finding, zr_progress_fn progress,
                       void *ctx, struct zr_verify_result *result, struct zr_error *err)
 {
+    const struct audience to = {finding, progress, ctx};
     struct zr_verify_result found = {.checksums_compared = true};
     struct checking c = {.a = a, .errors = malloc(ROUND_MEMBERS * sizeof *c.errors)};
     if (!c.errors)
         return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", a->path);
-    bool stop = false;
-    for (size_t n; !stop && c.first < a->count; c.first += n) {
+    int rc = ZR_OK;
+    for (size_t n; !rc && c.first < a->count; c.first += n) {
         n = round_count(a, c.first, ROUND_MEMBERS);
         zri_parallel(n, zr_thread_count(), check_task, &c);
-        for (size_t i = 0; i < n && !stop; i++) {
-            if (c.errors[i].code == ZR_OK)
-                continue;
-            c.errors[i].record = c.first + i;
-            found.bad_count++;
-            stop = finding && finding(ctx, &c.errors[i]);
-        }
-        found.checked_count += n;
-        stop = stop || (progress && progress(ctx, c.first + n, a->count));
+        rc = take_round(&c, n, &to, &found, err);
     }
     free(c.errors);
-    if (result)
+    if (result && rc != ZR_E_NOMEM)
         *result = found;
-    return stop ? zri_fail(err, ZR_E_CANCELLED, "%s: verification stopped", a->path) : ZR_OK;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- refresh */

@@ -6,6 +6,7 @@
  * to jansson from the start, which has the last word, twice where Python wrote what
  * jansson does not take.
  */
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -299,21 +300,32 @@ static const char *not_json(const json_error_t *error, struct zri_block **memory
     return why ? why : zri_out_of_memory;
 }
 
+/* jansson does not tell when memory runs out, and may even go on with half a word. */
+static json_t *load(const char *text, size_t nbytes, json_error_t *error, bool *ran_out)
+{
+    errno = 0;
+    json_t *object = json_loadb(text, nbytes, JSON_ALLOW_NUL, error);
+    *ran_out = errno == ENOMEM;
+    return object;
+}
+
 static const char *read_slowly(struct zri_meta *m, const char *text, size_t nbytes,
                                struct zri_block **memory)
 {
     struct zri_marks marks, *washed = NULL;
     json_error_t error;
-    json_t *object = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
-    if (!object) {
+    bool ran_out;
+    json_t *object = load(text, nbytes, &error, &ran_out);
+    if (!object && !ran_out) {
         char *copy = zri_json_wash(text, nbytes, &marks);
         if (!copy)
             return zri_out_of_memory;
-        object = json_loadb(copy, nbytes, JSON_ALLOW_NUL, &error);
+        object = load(copy, nbytes, &error, &ran_out);
         free(copy);
         washed = &marks;
     }
-    const char *why = !object                   ? not_json(&error, memory)
+    const char *why = ran_out                   ? zri_out_of_memory
+                      : !object                 ? not_json(&error, memory)
                       : !json_is_object(object) ? "is no JSON object"
                                                 : read_object(m, object, washed, memory);
     json_decref(object);

@@ -218,12 +218,16 @@ static int check_outside(const struct packing *p, const char *path, struct zr_er
         return no_memory(p, err);
     if (slash)
         slash[slash == folder] = 0;
+    errno = 0;
     char *dir = realpath(p->dir, NULL), *parent = realpath(slash ? folder : ".", NULL);
+    bool ran_out = errno == ENOMEM;
     size_t n = dir ? strlen(dir) : 0;
     bool inside = dir && parent && !strncmp(dir, parent, n) && (parent[n] == '/' || !parent[n]);
     free(folder);
     free(dir);
     free(parent);
+    if (ran_out)
+        return no_memory(p, err);
     return inside ? zri_fail(err, ZR_E_INVALID, "%s: lies inside the folder to pack", path) : ZR_OK;
 }
 

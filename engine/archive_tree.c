@@ -45,6 +45,7 @@ struct tree {
     struct zri_block *memory;
     uint8_t *used; /* by member: an enum zri_used */
     bool has_stacks;
+    bool ran_out; /* of memory, where an answer was yes or no */
 };
 
 static int no_memory(const struct tree *t, struct zr_error *err)
@@ -322,9 +323,11 @@ static int read_meta(struct tree *t, struct zr_archive_level *level, size_t *met
     return rc;
 }
 
+/* false as well when memory runs out: ask t->ran_out. */
 static bool has_child(struct tree *t, const char *path, const char *name)
 {
     char *child = join(t, path, name, strlen(name), SUFFIX_ROOM);
+    t->ran_out |= !child;
     return child && find_with(t, child, META) != SIZE_MAX;
 }
 
@@ -453,7 +456,7 @@ static int take_level(struct tree *t, size_t at, struct zr_error *err)
             t->used[index] = ZRI_USED_BY_STACK;
             t->has_stacks = true;
         }
-        rc = take_entries(t, at, &m, err);
+        rc = t->ran_out ? no_memory(t, err) : take_entries(t, at, &m, err);
     } else {
         rc = level_failed(t, level->path, why, err);
     }
@@ -518,6 +521,8 @@ static int step(struct tree *t, const char **path, const char *key, bool is_last
         *path = inside;
         return step(t, path, key, is_last, is_leaf, err);
     }
+    if (t->ran_out)
+        return no_memory(t, err);
     if (!next && index == SIZE_MAX && is_last) {
         *is_leaf = true; /* perhaps one without elements */
         return ZR_OK;

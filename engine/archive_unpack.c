@@ -5,7 +5,6 @@
  * its place, its checksum compared; and when all are there, they move into place.
  * Folders and files are opened one name at a time without following links.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "archive.h"
+#include "archive_folders.h"
 
 struct unpacking {
     struct zr_archive *a;
@@ -70,11 +70,6 @@ static int check_members(const struct zr_archive *a, struct zr_error *err)
 
 /* ---------------------------------------------------------------- folders */
 
-static int open_folder(int at, const char *name)
-{
-    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
 /* Opens the folder of `path` below `at`, making what is missing; *base is the last
  * part.  -1 with errno. */
 static int make_folders(int at, const char *path, const char **base)
@@ -90,7 +85,7 @@ static int make_folders(int at, const char *path, const char **base)
             fd = -1;
             break;
         }
-        int next = open_folder(fd, part), e = errno;
+        int next = zri_folder_open(fd, part), e = errno;
         close(fd);
         errno = e;
         fd = next;
@@ -98,25 +93,6 @@ static int make_folders(int at, const char *path, const char **base)
     *base = path + (part - copy);
     free(copy);
     return fd;
-}
-
-static void remove_tree(int at, const char *name)
-{
-    int fd = open_folder(at, name);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    for (struct dirent *d; (d = readdir(dir));) {
-        if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
-            continue;
-        if (unlinkat(fd, d->d_name, 0) && (errno == EISDIR || errno == EPERM))
-            remove_tree(fd, d->d_name);
-    }
-    closedir(dir);
-    unlinkat(at, name, AT_REMOVEDIR);
 }
 
 static int make_stage(struct unpacking *u, struct zr_error *err)
@@ -129,7 +105,7 @@ static int make_stage(struct unpacking *u, struct zr_error *err)
         u->stage_name[0] = 0;
         return failed(u, errno, "", err);
     }
-    u->stage_fd = open_folder(u->parent_fd, u->stage_name);
+    u->stage_fd = zri_folder_open(u->parent_fd, u->stage_name);
     if (u->stage_fd >= 0)
         return ZR_OK;
     int e = errno;
@@ -378,7 +354,7 @@ static void release(struct unpacking *u)
     if (u->stage_fd >= 0)
         close(u->stage_fd);
     if (u->stage_name[0])
-        remove_tree(u->parent_fd, u->stage_name);
+        zri_folder_remove(u->parent_fd, u->stage_name);
     if (u->dir_fd >= 0)
         close(u->dir_fd);
     else if (u->parent_fd >= 0)
