@@ -6,7 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
+#include <limits.h>
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,17 +20,46 @@ int zri_folder_open(int at, const char *name)
     return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+static int open_part(int at, const char *part, size_t nbytes)
+{
+    char name[NAME_MAX + 1];
+    if (nbytes > NAME_MAX) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(name, part, nbytes);
+    name[nbytes] = 0;
+    return zri_folder_open(at, name);
+}
+
+int zri_folder_open_path(int at, const char *path, size_t nbytes, size_t *failed_nbytes)
+{
+    int fd = fcntl(at, F_DUPFD_CLOEXEC, 3);
+    for (size_t start = 0, end; fd >= 0 && start < nbytes; start = end + 1) {
+        const char *slash = memchr(path + start, '/', nbytes - start);
+        end = slash ? (size_t)(slash - path) : nbytes;
+        int next = open_part(fd, path + start, end - start), e = errno;
+        close(fd);
+        fd = next;
+        errno = e;
+        if (fd < 0)
+            *failed_nbytes = end;
+    }
+    return fd;
+}
+
 /* ---------------------------------------------------------------- removal */
 
-/* A tree may be deeper than the stack and than the files a process may open.  So
- * folders inside a folder of the top are lifted up to the top, and no more than two
- * are ever open. */
+/* A tree may be deeper than the stack and than the files a process may open.  So what
+ * lies deeper than this is lifted to the top first. */
+#define DEPTH_MAX 16
+
 struct removal {
     int top_fd;
     unsigned lifted;
 };
 
-static void sweep(struct removal *r, int fd);
+static void sweep(struct removal *r, int fd, unsigned depth);
 
 static bool lift(struct removal *r, int fd, const char *name)
 {
@@ -43,18 +72,18 @@ static bool lift(struct removal *r, int fd, const char *name)
     return false;
 }
 
-static bool empty_and_remove(struct removal *r, const char *name)
+static bool empty_and_remove(struct removal *r, int at, const char *name, unsigned depth)
 {
-    int fd = zri_folder_open(r->top_fd, name);
+    int fd = zri_folder_open(at, name);
     if (fd < 0)
         return false;
-    sweep(r, fd);
+    sweep(r, fd, depth);
     close(fd);
-    return unlinkat(r->top_fd, name, AT_REMOVEDIR) == 0;
+    return unlinkat(at, name, AT_REMOVEDIR) == 0;
 }
 
 /* Whether something changed. */
-static bool remove_entry(struct removal *r, int fd, const char *name)
+static bool remove_entry(struct removal *r, int fd, const char *name, unsigned depth)
 {
     if (!strcmp(name, ".") || !strcmp(name, ".."))
         return false;
@@ -66,12 +95,12 @@ static bool remove_entry(struct removal *r, int fd, const char *name)
         return true;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return false;
-    return fd == r->top_fd ? empty_and_remove(r, name) : lift(r, fd, name);
+    return depth < DEPTH_MAX ? empty_and_remove(r, fd, name, depth + 1) : lift(r, fd, name);
 }
 
 /* Again and again, since entries that go and come move the others about, until a
  * pass changes nothing. */
-static void sweep(struct removal *r, int fd)
+static void sweep(struct removal *r, int fd, unsigned depth)
 {
     alignas(struct dirent64) char entries[2048];
     for (bool changed = true; changed;) {
@@ -81,7 +110,7 @@ static void sweep(struct removal *r, int fd)
             const struct dirent64 *d;
             for (ssize_t at = 0; at < n; at += d->d_reclen) {
                 d = (const struct dirent64 *)(const void *)(entries + at);
-                changed |= remove_entry(r, fd, d->d_name);
+                changed |= remove_entry(r, fd, d->d_name, depth);
             }
         }
     }
@@ -91,7 +120,7 @@ void zri_folder_remove(int at, const char *name)
 {
     struct removal r = {.top_fd = zri_folder_open(at, name)};
     if (r.top_fd >= 0) {
-        sweep(&r, r.top_fd);
+        sweep(&r, r.top_fd, 0);
         close(r.top_fd);
     }
     unlinkat(at, name, AT_REMOVEDIR);

@@ -7,11 +7,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "archive.h"
+#include "archive_folders.h"
 
 struct packed_file {
     const struct packing *p;
@@ -170,11 +172,26 @@ static int list_tree(struct packing *p, int parent_fd, const char *name, const c
 
 /* ---------------------------------------------------------------- reading */
 
+/* A path that the system takes at once, or else by its folder. */
+static int open_file(const struct packed_file *f, struct zri_file *file)
+{
+    size_t nbytes = strlen(f->name), failed_nbytes;
+    if (nbytes < PATH_MAX)
+        return zri_file_open(file, f->p->dir_fd, f->name);
+    const char *base = strrchr(f->name, '/') + 1;
+    int folder =
+        zri_folder_open_path(f->p->dir_fd, f->name, (size_t)(base - f->name), &failed_nbytes);
+    int e = folder < 0 ? errno : zri_file_open(file, folder, base);
+    if (folder >= 0)
+        close(folder);
+    return e;
+}
+
 static int read_file(void *ctx, uint64_t off, void *buf, size_t nbytes, struct zr_error *err)
 {
     const struct packed_file *f = ctx;
-    struct zri_file file;
-    int e = zri_file_open(&file, f->p->dir_fd, f->name);
+    struct zri_file file = ZRI_FILE_NONE;
+    int e = open_file(f, &file);
     if (e)
         return file_failed(f->p, f->name, e, err);
     struct stat st;

@@ -16,6 +16,7 @@
 
 #include "archive.h"
 #include "archive_folders.h"
+#include "archive_place.h"
 
 struct unpacking {
     struct zr_archive *a;
@@ -290,45 +291,6 @@ static int write_members(struct unpacking *u, struct zr_error *err)
 
 /* ---------------------------------------------------------------- into place */
 
-/* What lies in the way of a member, seen before the first one moves: a folder where
- * a file goes, a link or file where a folder is needed. */
-static int check_place(const struct unpacking *u, size_t index, struct zr_error *err)
-{
-    const struct zri_member *m = &u->a->members[index];
-    char *path = strdup(m->name);
-    struct stat st;
-    int rc = path ? ZR_OK : zri_fail(err, ZR_E_NOMEM, "%s: out of memory", u->dir);
-    for (char *slash = path ? strchr(path, '/') : NULL; !rc && slash;
-         slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        if (fstatat(u->dir_fd, path, &st, AT_SYMLINK_NOFOLLOW)) {
-            free(path);
-            return ZR_OK; /* nothing below it either */
-        }
-        if (!S_ISDIR(st.st_mode))
-            rc = zri_fail(err, ZR_E_EXISTS, "%s/%s: is there and is no folder", u->dir, path);
-        *slash = '/';
-    }
-    if (!rc && !m->is_folder && fstatat(u->dir_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISDIR(st.st_mode))
-        rc = zri_fail(err, ZR_E_EXISTS, "%s/%s: is there and is a folder", u->dir, path);
-    free(path);
-    return rc;
-}
-
-/* One file out of the stage; a link in its place is replaced, not followed. */
-static int move_member(const struct unpacking *u, size_t index, struct zr_error *err)
-{
-    const struct zri_member *m = &u->a->members[index];
-    const char *base;
-    int folder = make_folders(u->dir_fd, m->name, &base);
-    if (folder < 0)
-        return failed(u, errno, m->name, err);
-    int e = *base && renameat(u->stage_fd, m->name, folder, base) ? errno : 0;
-    close(folder);
-    return e ? failed(u, e, m->name, err) : ZR_OK;
-}
-
 static int move_into_place(struct unpacking *u, struct zr_error *err)
 {
     if (u->made_dir) {
@@ -341,12 +303,16 @@ static int move_into_place(struct unpacking *u, struct zr_error *err)
         u->stage_name[0] = 0;
         return ZR_OK;
     }
-    int rc = ZR_OK;
-    for (size_t i = 0; !rc && i < u->a->count; i++)
-        rc = check_place(u, i, err);
-    for (size_t i = 0; !rc && i < u->a->count; i++)
-        rc = move_member(u, i, err);
-    return rc;
+    bool stranded;
+    struct zr_error error;
+    int rc = zri_members_place(u->a, u->stage_fd, u->dir_fd, u->dir, &stranded, &error);
+    if (stranded) { /* the stage holds the only copy of something */
+        zri_fail(err, rc, "%s; not all could be undone: what is missing is in %s/%s", error.message,
+                 u->dir, u->stage_name);
+        u->stage_name[0] = 0;
+        return rc;
+    }
+    return rc ? zri_fail_as(err, &error) : ZR_OK;
 }
 
 static void release(struct unpacking *u)

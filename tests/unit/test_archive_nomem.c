@@ -91,6 +91,11 @@ static int unpack(struct zr_error *err)
     return unpack_to(fresh_dir, err);
 }
 
+static int unpack_over(struct zr_error *err)
+{
+    return unpack_to(there, err);
+}
+
 /* Tensordicts, a stack, a tensorclass and a view, all leaves; not the empty level
  * that a text could be read as. */
 static bool is_right_tree(const struct zr_archive_tree *tree)
@@ -232,7 +237,8 @@ static void prepare(const char *new_method)
     method = new_method;
     zr_set_thread_count(1);
     memset(class_text, ' ', sizeof class_text - 1);
-    memcpy(class_text, "{}", 2);
+    static const char refused[] = "{\"jansson refuses\": NaN}";
+    memcpy(class_text, refused, strlen(refused));
     for (size_t i = 0; i < TEXT_COUNT; i++)
         sources[i] = (struct zr_archive_source){
             .name = texts[i][0], .data = texts[i][1], .nbytes = strlen(texts[i][1])};
@@ -370,13 +376,20 @@ OUT_OF_MEMORY_TEST(refreshing_without_memory, refresh, true)
 OUT_OF_MEMORY_TEST(saving_without_memory, save, false)
 OUT_OF_MEMORY_TEST(packing_without_memory, pack, false)
 OUT_OF_MEMORY_TEST(unpacking_without_memory, unpack, false)
+OUT_OF_MEMORY_TEST(unpacking_over_a_tree_without_memory, unpack_over, false)
 
 int main(void)
 {
     const TTest *const tests[] = {
-        listing_without_memory,   listing_a_subpath_without_memory, reading_without_memory,
-        verifying_without_memory, refreshing_without_memory,        saving_without_memory,
-        packing_without_memory,   unpacking_without_memory,
+        listing_without_memory,
+        listing_a_subpath_without_memory,
+        reading_without_memory,
+        verifying_without_memory,
+        refreshing_without_memory,
+        saving_without_memory,
+        packing_without_memory,
+        unpacking_without_memory,
+        unpacking_over_a_tree_without_memory,
     };
     return run_tests("archive_nomem", tests, COUNT(tests), 120);
 }
