@@ -68,6 +68,8 @@ int zri_member_error(const struct zr_archive *a, size_t index, int code, const c
     const struct zri_member *m = &a->members[index];
     if (why == zri_out_of_memory)
         code = ZR_E_NOMEM;
+    if (why == zri_stopped)
+        code = ZR_E_CANCELLED;
     return zri_fail_record(err, code, index, m->header_off, "%s: member %s: %s", a->path,
                            m->name ? m->name : "without a name", why);
 }

@@ -6,7 +6,7 @@
 #ifndef ZRI_ARCHIVE_H
 #define ZRI_ARCHIVE_H
 
-#include "internal.h"
+#include "archive_watch.h"
 #include "zip.h"
 #include "zip_codec.h"
 
@@ -56,8 +56,9 @@ size_t zri_archive_find(const struct zr_archive *a, const char *name, size_t nam
 /* Reads and checks the local header. */
 int zri_member_payload(const struct zr_archive *a, size_t index, uint64_t *payload_off,
                        struct zr_error *err);
-/* The whole member to out, CRC checked. */
-int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zr_error *err);
+/* The whole member to out, CRC checked; the watch may be NULL. */
+int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zri_watch *watch,
+                    struct zr_error *err);
 /* The stored bytes: in the mapping, or in *copy, to be freed. */
 int zri_member_stored(const struct zr_archive *a, size_t index, const uint8_t **bytes, void **copy,
                       struct zr_error *err);

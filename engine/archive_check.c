@@ -15,7 +15,8 @@
 #define DESCRIPTOR_MAGIC 0x08074b50
 
 /* Of the stored bytes, read from the file. */
-static int stored_crc(const struct zr_archive *a, size_t index, uint32_t *crc, struct zr_error *err)
+static int stored_crc(const struct zr_archive *a, size_t index, uint32_t *crc,
+                      struct zri_watch *watch, struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
     uint64_t off = 0;
@@ -27,6 +28,10 @@ static int stored_crc(const struct zr_archive *a, size_t index, uint32_t *crc, s
     *crc = 0;
     for (uint64_t done = 0; !rc && done < m->nbytes; done += step) {
         size_t n = m->nbytes - done < step ? (size_t)(m->nbytes - done) : step;
+        if (zri_watch_look(watch)) {
+            rc = zri_member_failed(a, index, ZR_E_CANCELLED, zri_stopped, err);
+            break;
+        }
         int e = zri_file_read(&a->file, off + done, buf, n);
         if (e)
             rc = zri_member_failed(a, index, e < 0 ? ZR_E_TRUNCATED : ZR_E_IO, "cannot be read",
@@ -66,9 +71,11 @@ struct checking {
     const struct zr_archive *a;
     struct zr_error *errors; /* of the round; code 0 is sound */
     size_t first;
+    struct zri_watch watch;
 };
 
-static int check_member(const struct zr_archive *a, size_t index, struct zr_error *err)
+static int check_member(const struct zr_archive *a, size_t index, struct zri_watch *watch,
+                        struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
     uint64_t off = 0;
@@ -82,10 +89,10 @@ static int check_member(const struct zr_archive *a, size_t index, struct zr_erro
     if (!rc && zri_le32(bytes) != m->crc)
         rc = zri_member_failed(a, index, ZR_E_FORMAT, "its two checksums differ", err);
     if (!rc && m->method == ZRI_ZIP_STORED) {
-        rc = stored_crc(a, index, &crc, err);
+        rc = stored_crc(a, index, &crc, watch, err);
     } else if (!rc) {
         void *buf = zr_buffer_alloc((size_t)m->nbytes);
-        rc = buf ? zri_member_read(a, index, buf, err)
+        rc = buf ? zri_member_read(a, index, buf, watch, err)
                  : zri_member_failed(a, index, ZR_E_NOMEM, zri_out_of_memory, err);
         zr_buffer_free(buf);
     }
@@ -99,7 +106,7 @@ static void check_task(void *ctx, size_t i)
 {
     struct checking *c = ctx;
     c->errors[i].code = ZR_OK;
-    check_member(c->a, c->first + i, &c->errors[i]);
+    check_member(c->a, c->first + i, &c->watch, &c->errors[i]);
 }
 
 /* Members from first on, until enough bytes are together. */
@@ -114,15 +121,9 @@ static size_t round_count(const struct zr_archive *a, size_t first, size_t max)
 
 #define ROUND_MEMBERS 256
 
-struct audience {
-    zr_finding_fn finding;
-    zr_progress_fn progress;
-    void *ctx;
-};
-
 /* What a round of n members came to.  Lack of memory says nothing about a member:
- * it ends the call. */
-static int take_round(const struct checking *c, size_t n, const struct audience *to,
+ * it ends the call, as a wish to stop does. */
+static int take_round(struct checking *c, size_t n, zr_finding_fn finding, void *ctx,
                       struct zr_verify_result *found, struct zr_error *err)
 {
     bool stop = false;
@@ -131,12 +132,16 @@ static int take_round(const struct checking *c, size_t n, const struct audience 
             continue;
         if (c->errors[i].code == ZR_E_NOMEM)
             return zri_fail_as(err, &c->errors[i]);
+        if (c->errors[i].code == ZR_E_CANCELLED)
+            break;
         c->errors[i].record = c->first + i;
         found->bad_count++;
-        stop = to->finding && to->finding(to->ctx, &c->errors[i]);
+        stop = finding && finding(ctx, &c->errors[i]);
     }
-    found->checked_count += n;
-    if (stop || (to->progress && to->progress(to->ctx, c->first + n, c->a->count)))
+    atomic_store(&c->watch.done, c->first + n);
+    if (!atomic_load(&c->watch.stopped))
+        found->checked_count += n;
+    if (stop || zri_watch_ask(&c->watch))
         return zri_fail(err, ZR_E_CANCELLED, "%s: verification stopped", c->a->path);
     return ZR_OK;
 }
@@ -144,16 +149,16 @@ static int take_round(const struct checking *c, size_t n, const struct audience 
 int zr_archive_verify(const struct zr_archive *a, zr_finding_fn finding, zr_progress_fn progress,
                       void *ctx, struct zr_verify_result *result, struct zr_error *err)
 {
-    const struct audience to = {finding, progress, ctx};
     struct zr_verify_result found = {.checksums_compared = true};
     struct checking c = {.a = a, .errors = malloc(ROUND_MEMBERS * sizeof *c.errors)};
     if (!c.errors)
         return zri_fail(err, ZR_E_NOMEM, "%s: out of memory", a->path);
     int rc = ZR_OK;
+    zri_watch_init(&c.watch, progress, ctx, a->count);
     for (size_t n; !rc && c.first < a->count; c.first += n) {
         n = round_count(a, c.first, ROUND_MEMBERS);
-        zri_parallel(n, zr_thread_count(), check_task, &c);
-        rc = take_round(&c, n, &to, &found, err);
+        zri_watch_parallel(&c.watch, n, zr_thread_count(), check_task, &c);
+        rc = take_round(&c, n, finding, ctx, &found, err);
     }
     free(c.errors);
     if (result && rc != ZR_E_NOMEM)
@@ -171,7 +176,8 @@ static int put_crc(const struct zr_archive *a, uint64_t off, uint32_t crc, struc
     return e ? zri_fail_errno(err, e, "%s: cannot write", a->path) : ZR_OK;
 }
 
-static int refresh_member(const struct zr_archive *a, size_t index, struct zr_error *err)
+static int refresh_member(const struct zr_archive *a, size_t index, struct zri_watch *watch,
+                          struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
     uint64_t off = 0;
@@ -180,7 +186,7 @@ static int refresh_member(const struct zr_archive *a, size_t index, struct zr_er
         return ZR_OK;
     int rc = crc_place(a, index, &off, err);
     if (!rc)
-        rc = stored_crc(a, index, &crc, err);
+        rc = stored_crc(a, index, &crc, watch, err);
     if (!rc)
         rc = put_crc(a, off, crc, err);
     return rc ? rc : put_crc(a, m->central_off + ZRI_ZIP_CENTRAL_CRC_OFF, crc, err);
@@ -190,7 +196,7 @@ static void refresh_task(void *ctx, size_t i)
 {
     struct checking *c = ctx;
     c->errors[i].code = ZR_OK;
-    refresh_member(c->a, c->first + i, &c->errors[i]);
+    refresh_member(c->a, c->first + i, &c->watch, &c->errors[i]);
 }
 
 /* All headers are looked at before the first byte changes. */
@@ -213,13 +219,15 @@ static int refresh(struct zr_archive *a, zr_progress_fn progress, void *ctx, str
     struct checking c = {.a = a, .errors = malloc(ROUND_MEMBERS * sizeof *c.errors)};
     int rc =
         c.errors ? check_places(a, err) : zri_fail(err, ZR_E_NOMEM, "%s: out of memory", a->path);
+    zri_watch_init(&c.watch, progress, ctx, a->count);
     for (size_t n; !rc && c.first < a->count; c.first += n) {
         n = round_count(a, c.first, ROUND_MEMBERS);
-        zri_parallel(n, zr_thread_count(), refresh_task, &c);
+        zri_watch_parallel(&c.watch, n, zr_thread_count(), refresh_task, &c);
         for (size_t i = 0; !rc && i < n; i++)
-            if (c.errors[i].code)
+            if (c.errors[i].code && c.errors[i].code != ZR_E_CANCELLED)
                 rc = zri_fail_as(err, &c.errors[i]);
-        if (!rc && progress && progress(ctx, c.first + n, a->count))
+        atomic_store(&c.watch.done, c.first + n);
+        if (!rc && zri_watch_ask(&c.watch))
             rc = zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", a->path);
     }
     free(c.errors);

@@ -49,7 +49,7 @@ static int read_plain(const struct zr_archive *a, size_t index, void *out, struc
 }
 
 static int read_compressed(const struct zr_archive *a, size_t index, void *out,
-                           struct zr_error *err)
+                           struct zri_watch *watch, struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
     const uint8_t *bytes = NULL;
@@ -58,7 +58,7 @@ static int read_compressed(const struct zr_archive *a, size_t index, void *out,
     if (rc)
         return rc;
     const char *why =
-        zri_inflate(m->method, bytes, (size_t)m->stored_nbytes, out, (size_t)m->nbytes);
+        zri_inflate(m->method, bytes, (size_t)m->stored_nbytes, out, (size_t)m->nbytes, watch);
     free(copy);
     if (!zri_file_trusted(&a->file))
         return zri_archive_failed(a, ZR_E_TRUNCATED,
@@ -67,7 +67,8 @@ static int read_compressed(const struct zr_archive *a, size_t index, void *out,
 }
 
 /* The same without a copy: the mapping of a stored member is looked at as it is. */
-static int check_data(const struct zr_archive *a, size_t index, struct zr_error *err)
+static int check_data(const struct zr_archive *a, size_t index, struct zri_watch *watch,
+                      struct zr_error *err)
 {
     const struct zri_member *m = &a->members[index];
     struct zr_archive_member member;
@@ -76,7 +77,7 @@ static int check_data(const struct zr_archive *a, size_t index, struct zr_error 
         return rc;
     if (!member.data || !zri_file_mapped(&a->file)) {
         void *buf = zr_buffer_alloc((size_t)m->nbytes);
-        rc = buf ? zri_member_read(a, index, buf, err)
+        rc = buf ? zri_member_read(a, index, buf, watch, err)
                  : zri_member_failed(a, index, ZR_E_NOMEM, zri_out_of_memory, err);
         zr_buffer_free(buf);
         return rc;
@@ -90,13 +91,14 @@ static int check_data(const struct zr_archive *a, size_t index, struct zr_error 
                    : ZR_OK;
 }
 
-int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zr_error *err)
+int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zri_watch *watch,
+                    struct zr_error *err)
 {
     if (!out)
-        return check_data(a, index, err);
+        return check_data(a, index, watch, err);
     const struct zri_member *m = &a->members[index];
     int rc = m->method == ZRI_ZIP_STORED ? read_plain(a, index, out, err)
-                                         : read_compressed(a, index, out, err);
+                                         : read_compressed(a, index, out, watch, err);
     if (!rc && zri_crc32(0, out, (size_t)m->nbytes) != m->crc)
         return zri_member_failed(a, index, ZR_E_CHECKSUM,
                                  "its data differs from its checksum (CRC-32)", err);
@@ -123,7 +125,7 @@ static void read_task(void *ctx, size_t i)
     if (r->a->on_read)
         r->a->on_read((size_t)r->copies[i].index);
     if (atomic_load(&r->stop) ||
-        !zri_member_read(r->a, (size_t)r->copies[i].index, r->copies[i].out, &error))
+        !zri_member_read(r->a, (size_t)r->copies[i].index, r->copies[i].out, NULL, &error))
         return;
     pthread_mutex_lock(&r->lock);
     if (i < r->failed) {

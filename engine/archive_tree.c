@@ -315,7 +315,7 @@ static int read_meta(struct tree *t, struct zr_archive_level *level, size_t *met
     char *text = zri_block_alloc(&t->memory, (size_t)m->nbytes + 1);
     if (!text)
         return no_memory(t, err);
-    rc = zri_member_read(t->a, index, text, err);
+    rc = zri_member_read(t->a, index, text, NULL, err);
     text[m->nbytes] = 0;
     level->meta = text;
     *meta_index = index;

@@ -29,7 +29,7 @@ struct unpacking {
     pthread_mutex_t lock;
     struct zr_error error; /* under lock */
     atomic_bool failed;
-    atomic_ullong written_nbytes;
+    struct zri_watch watch;
     size_t *runs; /* first member of each, and the end */
     size_t run_count, first;
 };
@@ -149,7 +149,7 @@ static int open_places(struct unpacking *u, struct zr_error *err)
 #define RUN_NBYTES ((uint64_t)1 << 20)
 
 /* Stored bytes go from the file to the file in steps, checked on the way. */
-static int copy_stored(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
+static int copy_stored(struct unpacking *u, size_t index, int fd, struct zr_error *err)
 {
     const struct zri_member *m = &u->a->members[index];
     uint64_t off = 0;
@@ -161,6 +161,10 @@ static int copy_stored(const struct unpacking *u, size_t index, int fd, struct z
         rc = zri_member_failed(u->a, index, ZR_E_NOMEM, zri_out_of_memory, err);
     for (uint64_t done = 0; !rc && done < m->nbytes; done += step) {
         size_t n = m->nbytes - done < step ? (size_t)(m->nbytes - done) : step;
+        if (zri_watch_look(&u->watch)) {
+            rc = zri_member_failed(u->a, index, ZR_E_CANCELLED, zri_stopped, err);
+            break;
+        }
         int e = zri_file_read(&u->a->file, off + done, buf, n);
         if (e)
             rc = zri_member_failed(u->a, index, e < 0 ? ZR_E_TRUNCATED : ZR_E_IO, "cannot be read",
@@ -177,13 +181,13 @@ static int copy_stored(const struct unpacking *u, size_t index, int fd, struct z
     return rc;
 }
 
-static int copy_packed(const struct unpacking *u, size_t index, int fd, struct zr_error *err)
+static int copy_packed(struct unpacking *u, size_t index, int fd, struct zr_error *err)
 {
     const struct zri_member *m = &u->a->members[index];
     void *buf = zr_buffer_alloc((size_t)m->nbytes);
     if (!buf)
         return zri_member_failed(u->a, index, ZR_E_NOMEM, zri_out_of_memory, err);
-    int rc = zri_member_read(u->a, index, buf, err);
+    int rc = zri_member_read(u->a, index, buf, &u->watch, err);
     int e = rc ? 0 : zri_write_full(fd, buf, (size_t)m->nbytes, 0);
     zr_buffer_free(buf);
     return e ? failed(u, e, m->name, err) : rc;
@@ -229,7 +233,7 @@ static int write_run(struct unpacking *u, size_t first, size_t last, struct zr_e
         return failed(u, errno, u->a->members[first].name, err);
     for (size_t i = first; !rc && i < last; i++) {
         rc = write_member(u, i, folder, err);
-        atomic_fetch_add(&u->written_nbytes, u->a->members[i].nbytes);
+        atomic_fetch_add(&u->watch.done, u->a->members[i].nbytes);
     }
     close(folder);
     return rc;
@@ -277,14 +281,15 @@ static int write_members(struct unpacking *u, struct zr_error *err)
     int rc = cut(u, err);
     if (rc)
         return rc;
+    zri_watch_init(&u->watch, o->progress, o->progress_ctx, total);
     size_t round = o->progress ? 16 * (size_t)threads : u->run_count;
     for (; u->first < u->run_count; u->first += round) {
         size_t left = u->run_count - u->first;
-        zri_parallel(left < round ? left : round, threads, write_task, u);
+        zri_watch_parallel(&u->watch, left < round ? left : round, threads, write_task, u);
+        if (zri_watch_ask(&u->watch))
+            return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", u->dir);
         if (atomic_load(&u->failed))
             return zri_fail_as(err, &u->error);
-        if (o->progress && o->progress(o->progress_ctx, atomic_load(&u->written_nbytes), total))
-            return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", u->dir);
     }
     return ZR_OK;
 }

@@ -47,12 +47,12 @@ struct writer {
     void **packed; /* compressed payloads of the batch; NULL: stored */
     struct part *parts;
     size_t part_count, part_capacity;
-    uint64_t end_off;                   /* where the next header goes */
-    uint64_t done_nbytes, total_nbytes; /* of sources; done is under way with the parts */
+    uint64_t end_off;      /* where the next header goes */
+    uint64_t total_nbytes; /* of sources */
     pthread_mutex_t lock;
     struct zr_error error; /* the first one; under lock */
     atomic_bool failed;
-    atomic_ullong written_nbytes;
+    struct zri_watch watch; /* done: bytes of sources that are written */
     size_t batch_first;
 };
 
@@ -257,18 +257,16 @@ static void write_task(void *ctx, size_t i)
     struct writer *w = ctx;
     struct part *p = &w->parts[i];
     struct zr_error error;
-    if (atomic_load(&w->failed))
+    if (atomic_load(&w->failed) || zri_watch_look(&w->watch))
         return;
     if (p->is_piece ? write_piece(w, p, &error) : write_run(w, p, &error))
         keep_error(w, &error);
-    atomic_fetch_add(&w->written_nbytes, part_nbytes(w, p));
+    atomic_fetch_add(&w->watch.done, part_nbytes(w, p));
 }
 
 static int report_progress(struct writer *w, struct zr_error *err)
 {
-    const struct zr_archive_save_options *o = &w->options;
-    uint64_t done = atomic_load(&w->written_nbytes);
-    if (o->progress && o->progress(o->progress_ctx, done, w->total_nbytes))
+    if (zri_watch_ask(&w->watch))
         return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", w->out.path);
     return ZR_OK;
 }
@@ -296,8 +294,11 @@ static int run_tasks(struct writer *w, size_t count, zri_task_fn fn, uint64_t nb
     int rc = ZR_OK;
     for (size_t first = 0; !rc && first < count; first += round) {
         struct tasks t = {w, fn, first};
-        zri_parallel(count - first < round ? count - first : round, threads, offset_task, &t);
-        rc = atomic_load(&w->failed) ? zri_fail_as(err, &w->error) : report_progress(w, err);
+        size_t n = count - first < round ? count - first : round;
+        zri_watch_parallel(&w->watch, n, threads, offset_task, &t);
+        rc = report_progress(w, err);
+        if (!rc && atomic_load(&w->failed))
+            rc = zri_fail_as(err, &w->error);
     }
     return rc;
 }
@@ -360,7 +361,7 @@ static const char *pack_member(struct writer *w, size_t i, struct zr_error *err,
     if (!*rc) {
         m->crc = zri_crc32(0, bytes, (size_t)s->nbytes);
         why = zri_deflate(m->method, w->options.level ? w->options.level : -1, bytes,
-                          (size_t)s->nbytes, &w->packed[i - w->batch_first], &nbytes);
+                          (size_t)s->nbytes, &w->packed[i - w->batch_first], &nbytes, &w->watch);
     }
     m->stored_nbytes = nbytes;
     zr_buffer_free(copy);
@@ -373,7 +374,8 @@ static void pack_task(void *ctx, size_t k)
     size_t i = w->batch_first + k;
     struct zr_error error;
     int rc = 0;
-    if (atomic_load(&w->failed) || w->members[i].method == ZRI_ZIP_STORED)
+    if (atomic_load(&w->failed) || w->members[i].method == ZRI_ZIP_STORED ||
+        zri_watch_look(&w->watch))
         return;
     const char *why = pack_member(w, i, &error, &rc);
     if (why)
@@ -485,6 +487,7 @@ static int prepare(struct writer *w, struct zr_error *err)
             w->total_nbytes > INT64_MAX / 2)
             return zri_fail(err, ZR_E_INVALID, "%s: too large", w->out.path);
     }
+    zri_watch_init(&w->watch, w->options.progress, w->options.progress_ctx, w->total_nbytes);
     return ZR_OK;
 }
 

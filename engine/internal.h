@@ -123,6 +123,10 @@ bool zri_shape_nbytes(uint32_t ndim, const uint64_t *shape, uint64_t itemsize, u
  * caller's among them, and returns when all are done.  Re-entrant. */
 typedef void (*zri_task_fn)(void *ctx, size_t i);
 void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx);
+/* The same; while the caller waits for the last workers it calls look(look_ctx) some
+ * 20 times a second (unless that is NULL).  Its tasks do that themselves. */
+void zri_parallel_looking(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx,
+                          void (*look)(void *), void *look_ctx);
 /* Workers that are awake now, for calls too short to wake one.  Asking often in
  * quick succession wakes one for the calls to come. */
 unsigned zri_awake_threads(void);

@@ -25,6 +25,7 @@
 #define QUICK_COUNT 3       /* of them before a worker is woken ahead */
 #define QUICK_COUNT_MAX 768 /* as many where waking came to nothing again and again */
 #define LOOKS_PER_CLOCK 64
+#define LOOK_NSEC 50000000 /* between looks of a caller that waits */
 #define STACK_NBYTES ((size_t)512 << 10)
 
 struct job {
@@ -36,6 +37,8 @@ struct job {
     atomic_uint active;  /* workers inside; changed under lock */
     pthread_cond_t left; /* active became 0 */
     struct job *link;
+    void (*look)(void *); /* of a caller that waits; NULL: none */
+    void *look_ctx;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -201,7 +204,8 @@ void zr_start_threads(void)
 {
     pthread_once(&fork_once, install_fork_handlers);
     pthread_mutex_lock(&lock);
-    for (unsigned before = UINT_MAX; worker_count != before && worker_count + 1 < zr_thread_count();) {
+    for (unsigned before = UINT_MAX;
+         worker_count != before && worker_count + 1 < zr_thread_count();) {
         before = worker_count;
         start_worker();
     }
@@ -221,6 +225,23 @@ static void offer(struct job *j, unsigned helpers)
     pthread_mutex_unlock(&lock);
 }
 
+/* Sleeps until the last worker left, perhaps only for a while.  Enters and leaves with
+ * the lock held. */
+static void wait_for_workers(struct job *j)
+{
+    if (!j->look) {
+        pthread_cond_wait(&j->left, &lock);
+        return;
+    }
+    int64_t until = now_nsec() + LOOK_NSEC;
+    const struct timespec t = {until / 1000000000, until % 1000000000};
+    if (pthread_cond_clockwait(&j->left, &lock, CLOCK_MONOTONIC, &t) == 0)
+        return;
+    pthread_mutex_unlock(&lock);
+    j->look(j->look_ctx);
+    pthread_mutex_lock(&lock);
+}
+
 /* Takes the job back and waits for the workers inside. */
 static void withdraw(struct job *j)
 {
@@ -238,7 +259,7 @@ static void withdraw(struct job *j)
         pthread_mutex_lock(&lock);
     }
     while (atomic_load(&j->active))
-        pthread_cond_wait(&j->left, &lock);
+        wait_for_workers(j);
     pthread_mutex_unlock(&lock);
 }
 
@@ -282,7 +303,8 @@ unsigned zri_awake_threads(void)
     return awake;
 }
 
-void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx)
+void zri_parallel_looking(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx,
+                          void (*look)(void *), void *look_ctx)
 {
     unsigned limit = zr_thread_count();
     if (thread_count > limit)
@@ -294,9 +316,19 @@ void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx
             fn(ctx, i);
         return;
     }
-    struct job j = {.fn = fn, .ctx = ctx, .count = count, .left = PTHREAD_COND_INITIALIZER};
+    struct job j = {.fn = fn,
+                    .ctx = ctx,
+                    .count = count,
+                    .left = PTHREAD_COND_INITIALIZER,
+                    .look = look,
+                    .look_ctx = look_ctx};
     offer(&j, thread_count - 1);
     run_tasks(&j);
     withdraw(&j);
     pthread_cond_destroy(&j.left);
+}
+
+void zri_parallel(size_t count, unsigned thread_count, zri_task_fn fn, void *ctx)
+{
+    zri_parallel_looking(count, thread_count, fn, ctx, NULL, NULL);
 }

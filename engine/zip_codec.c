@@ -9,9 +9,12 @@
 #include <lzma.h>
 #include <stdlib.h>
 
-#include "internal.h"
+#include "archive_watch.h"
 #include "zip.h"
 #include "zip_codec.h"
+
+#define PIECE_NBYTES ((size_t)1 << 20)       /* between two looks at the watch */
+#define LZMA_STEP_NBYTES ((size_t)256 << 10) /* the same where lzma compresses, at 1 MB/s */
 
 /* ---------------------------------------------------------------- CRC-32 */
 
@@ -107,7 +110,8 @@ static const char *inflate_deflate(const void *src, size_t stored_nbytes, void *
     return rc == LIBDEFLATE_BAD_DATA ? cut_short : other_size;
 }
 
-static const char *inflate_bzip2(const void *src, size_t stored_nbytes, void *dst, size_t nbytes)
+static const char *inflate_bzip2(const void *src, size_t stored_nbytes, void *dst, size_t nbytes,
+                                 struct zri_watch *watch)
 {
     bz_stream s = {0};
     if (BZ2_bzDecompressInit(&s, 0, 0) != BZ_OK)
@@ -115,12 +119,12 @@ static const char *inflate_bzip2(const void *src, size_t stored_nbytes, void *ds
     char spare = 0;
     uint64_t taken = 0, made = 0;
     int rc = BZ_OK;
+    bool stopped = false;
     s.next_in = (char *)(uintptr_t)src;
-    while (rc == BZ_OK) {
-        /* The counters of a bz_stream have 32 bits. */
+    while (rc == BZ_OK && !(stopped = zri_watch_look(watch))) {
         uint64_t in = stored_nbytes - taken, out = nbytes - made;
-        s.avail_in = in > UINT_MAX ? UINT_MAX : (unsigned)in;
-        s.avail_out = out > UINT_MAX ? UINT_MAX : (unsigned)out;
+        s.avail_in = (unsigned)(in > PIECE_NBYTES ? PIECE_NBYTES : in);
+        s.avail_out = (unsigned)(out > PIECE_NBYTES ? PIECE_NBYTES : out);
         s.next_out = out ? (char *)dst + made : &spare;
         s.avail_out = out ? s.avail_out : 1; /* one byte too many shows an overlong stream */
         unsigned in_before = s.avail_in, out_before = s.avail_out;
@@ -131,6 +135,8 @@ static const char *inflate_bzip2(const void *src, size_t stored_nbytes, void *ds
             break;
     }
     BZ2_bzDecompressEnd(&s);
+    if (stopped)
+        return zri_stopped;
     if (rc == BZ_MEM_ERROR)
         return zri_out_of_memory;
     if (made > nbytes || (rc == BZ_STREAM_END && made < nbytes))
@@ -163,15 +169,24 @@ static const char *alone_head(const uint8_t *src, size_t stored_nbytes, uint64_t
 }
 
 static const char *run_lzma(lzma_stream *s, const uint8_t *head, const uint8_t *src,
-                            size_t stored_nbytes, size_t nbytes)
+                            size_t stored_nbytes, size_t nbytes, struct zri_watch *watch)
 {
     s->next_in = head;
     s->avail_in = ALONE_HEAD_NBYTES;
+    s->avail_out = 1;
     lzma_ret rc = lzma_code(s, LZMA_RUN);
     if (rc == LZMA_OK) {
         s->next_in = src + LZMA_HEAD_NBYTES;
         s->avail_in = stored_nbytes - LZMA_HEAD_NBYTES;
+    }
+    while (rc == LZMA_OK) {
+        if (zri_watch_look(watch))
+            return zri_stopped;
+        size_t left = nbytes - (size_t)s->total_out;
+        s->avail_out = left > PIECE_NBYTES ? PIECE_NBYTES : left ? left : 1;
         rc = lzma_code(s, LZMA_FINISH);
+        if (s->avail_out || s->total_out >= nbytes)
+            break;
     }
     if (rc == LZMA_MEM_ERROR)
         return zri_out_of_memory;
@@ -182,7 +197,8 @@ static const char *run_lzma(lzma_stream *s, const uint8_t *head, const uint8_t *
                                   : NULL;
 }
 
-static const char *inflate_lzma(const uint8_t *src, size_t stored_nbytes, void *dst, size_t nbytes)
+static const char *inflate_lzma(const uint8_t *src, size_t stored_nbytes, void *dst, size_t nbytes,
+                                struct zri_watch *watch)
 {
     uint8_t head[ALONE_HEAD_NBYTES];
     const char *why = alone_head(src, stored_nbytes, nbytes, head);
@@ -194,13 +210,13 @@ static const char *inflate_lzma(const uint8_t *src, size_t stored_nbytes, void *
         return zri_out_of_memory;
     uint8_t spare = 0; /* liblzma does nothing for a buffer of no bytes */
     s.next_out = nbytes ? dst : &spare;
-    s.avail_out = nbytes ? nbytes : sizeof spare;
-    why = run_lzma(&s, head, src, stored_nbytes, nbytes);
+    why = run_lzma(&s, head, src, stored_nbytes, nbytes, watch);
     lzma_end(&s);
     return why;
 }
 
-const char *zri_inflate(int method, const void *src, size_t stored_nbytes, void *dst, size_t nbytes)
+const char *zri_inflate(int method, const void *src, size_t stored_nbytes, void *dst, size_t nbytes,
+                        struct zri_watch *watch)
 {
     switch (method) {
     case ZRI_ZIP_STORED:
@@ -211,9 +227,9 @@ const char *zri_inflate(int method, const void *src, size_t stored_nbytes, void 
     case ZRI_ZIP_DEFLATE:
         return inflate_deflate(src, stored_nbytes, dst, nbytes);
     case ZRI_ZIP_BZIP2:
-        return inflate_bzip2(src, stored_nbytes, dst, nbytes);
+        return inflate_bzip2(src, stored_nbytes, dst, nbytes, watch);
     case ZRI_ZIP_LZMA:
-        return inflate_lzma(src, stored_nbytes, dst, nbytes);
+        return inflate_lzma(src, stored_nbytes, dst, nbytes, watch);
     default:
         return "its compression method is not known here";
     }
@@ -233,28 +249,64 @@ static const char *compress_deflate(int level, const void *src, size_t nbytes, v
     return *out ? NULL : zri_out_of_memory;
 }
 
+static const char *run_bzip2(bz_stream *s, const void *src, size_t nbytes, struct zri_watch *watch)
+{
+    size_t taken = 0;
+    int rc = BZ_RUN_OK;
+    while (rc == BZ_RUN_OK) {
+        if (zri_watch_look(watch))
+            return zri_stopped;
+        size_t left = nbytes - taken;
+        s->next_in = (char *)(uintptr_t)src + taken;
+        s->avail_in = (unsigned)(left > PIECE_NBYTES ? PIECE_NBYTES : left);
+        taken += s->avail_in;
+        rc = BZ2_bzCompress(s, taken < nbytes ? BZ_RUN : BZ_FINISH);
+    }
+    return rc == BZ_STREAM_END ? NULL : "bzip2 could not compress it";
+}
+
 static const char *compress_bzip2(int level, const void *src, size_t nbytes, void **out,
-                                  size_t *out_nbytes)
+                                  size_t *out_nbytes, struct zri_watch *watch)
 {
     if (nbytes > UINT_MAX - UINT_MAX / 64)
         return "bzip2 takes members below 4 GiB only";
     unsigned capacity = (unsigned)(nbytes + nbytes / 100 + 601);
-    *out = malloc(capacity);
-    if (!*out)
+    bz_stream s = {.avail_out = capacity, .next_out = malloc(capacity)};
+    *out = s.next_out;
+    if (!*out || BZ2_bzCompressInit(&s, level < 0 ? 9 : level, 0, 0) != BZ_OK) {
+        free(*out);
+        *out = NULL;
         return zri_out_of_memory;
-    char nothing = 0;
-    int rc = BZ2_bzBuffToBuffCompress(*out, &capacity, nbytes ? (char *)(uintptr_t)src : &nothing,
-                                      (unsigned)nbytes, level < 0 ? 9 : level, 0, 0);
-    *out_nbytes = capacity;
-    if (rc == BZ_OK)
-        return NULL;
-    free(*out);
-    *out = NULL;
-    return zri_out_of_memory;
+    }
+    const char *why = run_bzip2(&s, nbytes ? src : "", nbytes, watch);
+    BZ2_bzCompressEnd(&s);
+    *out_nbytes = capacity - s.avail_out;
+    if (why) {
+        free(*out);
+        *out = NULL;
+    }
+    return why;
+}
+
+static lzma_ret run_lzma_encoder(lzma_stream *s, const uint8_t *src, size_t nbytes,
+                                 struct zri_watch *watch)
+{
+    lzma_ret rc = LZMA_OK;
+    size_t taken = 0;
+    s->next_in = src;
+    while (rc == LZMA_OK && s->avail_out) {
+        size_t left = nbytes - taken, n = left > LZMA_STEP_NBYTES ? LZMA_STEP_NBYTES : left;
+        if (zri_watch_look(watch))
+            return LZMA_PROG_ERROR; /* the caller knows */
+        s->avail_in += n;
+        taken += n;
+        rc = lzma_code(s, taken < nbytes ? LZMA_RUN : LZMA_FINISH);
+    }
+    return rc;
 }
 
 static const char *compress_lzma(int level, const void *src, size_t nbytes, void **out,
-                                 size_t *out_nbytes)
+                                 size_t *out_nbytes, struct zri_watch *watch)
 {
     static const uint8_t version_and_length[] = {9, 4, 5, 0}; /* as zipfile writes them */
     lzma_options_lzma options;
@@ -275,17 +327,17 @@ static const char *compress_lzma(int level, const void *src, size_t nbytes, void
     if (rc == LZMA_OK)
         rc = lzma_raw_encoder(&s, filters);
     if (rc == LZMA_OK) {
-        s.next_in = src;
-        s.avail_in = nbytes;
         s.next_out = bytes + used;
         s.avail_out = capacity - used;
-        rc = lzma_code(&s, LZMA_FINISH);
+        rc = run_lzma_encoder(&s, src, nbytes, watch);
         used += s.total_out;
     }
     lzma_end(&s);
     if (rc != LZMA_STREAM_END) {
         free(bytes);
-        return rc == LZMA_MEM_ERROR ? zri_out_of_memory : "liblzma could not compress it";
+        return zri_watch_look(watch)  ? zri_stopped
+               : rc == LZMA_MEM_ERROR ? zri_out_of_memory
+                                      : "liblzma could not compress it";
     }
     *out = bytes;
     *out_nbytes = used;
@@ -293,16 +345,16 @@ static const char *compress_lzma(int level, const void *src, size_t nbytes, void
 }
 
 const char *zri_deflate(int method, int level, const void *src, size_t nbytes, void **out,
-                        size_t *out_nbytes)
+                        size_t *out_nbytes, struct zri_watch *watch)
 {
     *out = NULL;
     switch (method) {
     case ZRI_ZIP_DEFLATE:
         return compress_deflate(level, src, nbytes, out, out_nbytes);
     case ZRI_ZIP_BZIP2:
-        return compress_bzip2(level, src, nbytes, out, out_nbytes);
+        return compress_bzip2(level, src, nbytes, out, out_nbytes, watch);
     case ZRI_ZIP_LZMA:
-        return compress_lzma(level, src, nbytes, out, out_nbytes);
+        return compress_lzma(level, src, nbytes, out, out_nbytes, watch);
     default:
         return "its compression method is not known here";
     }

@@ -20,11 +20,14 @@ const char *zri_method_name(int method);
 /* Whether stored_nbytes can hold that many by the method's best possible ratio. */
 int zri_method_can_hold(int method, uint64_t stored_nbytes, uint64_t nbytes);
 
-/* Exactly nbytes into dst; NULL, or why not (zri_out_of_memory among them). */
-const char *zri_inflate(int method, const void *src, size_t stored_nbytes, void *dst,
-                        size_t nbytes);
+/* Exactly nbytes into dst; NULL, or why not (zri_out_of_memory and zri_stopped among
+ * them).  The watch may be NULL; it is looked at some 10 times a second or more, except
+ * for deflate, which libdeflate does in one go at 1 GB/s. */
+struct zri_watch;
+const char *zri_inflate(int method, const void *src, size_t stored_nbytes, void *dst, size_t nbytes,
+                        struct zri_watch *watch);
 /* level < 0: the method's default.  *out is released with free. */
 const char *zri_deflate(int method, int level, const void *src, size_t nbytes, void **out,
-                        size_t *out_nbytes);
+                        size_t *out_nbytes, struct zri_watch *watch);
 
 #endif

@@ -49,12 +49,15 @@ START_TEST(every_method_round_trips_any_size)
         for (size_t n = 0; n <= sizeof bytes; n = n * 5 + 1) {
             void *packed;
             size_t packed_nbytes;
-            ck_assert_ptr_null(zri_deflate(methods[m], -1, bytes, n, &packed, &packed_nbytes));
-            ck_assert_ptr_null(zri_inflate(methods[m], packed, packed_nbytes, back, n));
+            ck_assert_ptr_null(
+                zri_deflate(methods[m], -1, bytes, n, &packed, &packed_nbytes, NULL));
+            ck_assert_ptr_null(zri_inflate(methods[m], packed, packed_nbytes, back, n, NULL));
             ck_assert(!memcmp(bytes, back, n));
             if (n)
-                ck_assert_ptr_nonnull(zri_inflate(methods[m], packed, packed_nbytes, back, n - 1));
-            ck_assert_ptr_nonnull(zri_inflate(methods[m], packed, packed_nbytes - 1, back, n));
+                ck_assert_ptr_nonnull(
+                    zri_inflate(methods[m], packed, packed_nbytes, back, n - 1, NULL));
+            ck_assert_ptr_nonnull(
+                zri_inflate(methods[m], packed, packed_nbytes - 1, back, n, NULL));
             free(packed);
         }
 }
