@@ -8,8 +8,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -147,6 +149,22 @@ static int open_places(struct unpacking *u, struct zr_error *err)
 
 #define STEP_NBYTES ((size_t)1 << 20)
 #define RUN_NBYTES ((uint64_t)1 << 20)
+#define BLOCK_NBYTES 4096 /* of most filesystems; others refuse, and get a copy */
+#define SHARED_MIN_NBYTES ((uint64_t)64 << 10)
+
+/* Blocks that the file shares with the archive from now on, where the filesystem can
+ * do that: seven times as fast as a copy on btrfs and XFS.  It takes payloads that start
+ * at a block.  For the others copy_file_range would be left, which is no faster than
+ * reading and writing on ext4, half as fast on XFS, and does not show the bytes that the
+ * checksum needs. */
+static uint64_t share_blocks(const struct unpacking *u, uint64_t off, uint64_t nbytes, int fd)
+{
+    struct file_clone_range range = {
+        .src_fd = u->a->file.fd, .src_offset = off, .src_length = nbytes - nbytes % BLOCK_NBYTES};
+    if (off % BLOCK_NBYTES || range.src_length < SHARED_MIN_NBYTES)
+        return 0;
+    return ioctl(fd, FICLONERANGE, &range) ? 0 : range.src_length;
+}
 
 /* Stored bytes go from the file to the file in steps, checked on the way. */
 static int copy_stored(struct unpacking *u, size_t index, int fd, struct zr_error *err)
@@ -156,6 +174,7 @@ static int copy_stored(struct unpacking *u, size_t index, int fd, struct zr_erro
     int rc = zri_member_payload(u->a, index, &off, err);
     size_t step = m->nbytes < STEP_NBYTES ? (size_t)m->nbytes : STEP_NBYTES;
     uint8_t *buf = rc ? NULL : zr_buffer_alloc(step);
+    uint64_t shared = rc || !buf ? 0 : share_blocks(u, off, m->nbytes, fd);
     uint32_t crc = 0;
     if (!rc && !buf)
         rc = zri_member_failed(u->a, index, ZR_E_NOMEM, zri_out_of_memory, err);
@@ -170,7 +189,8 @@ static int copy_stored(struct unpacking *u, size_t index, int fd, struct zr_erro
             rc = zri_member_failed(u->a, index, e < 0 ? ZR_E_TRUNCATED : ZR_E_IO, "cannot be read",
                                    err);
         crc = rc ? crc : zri_crc32(crc, buf, n);
-        e = rc ? 0 : zri_write_full(fd, buf, n, done);
+        size_t skip = shared <= done ? 0 : shared - done < n ? (size_t)(shared - done) : n;
+        e = rc ? 0 : zri_write_full(fd, buf + skip, n - skip, done + skip);
         if (e)
             rc = failed(u, e, m->name, err);
     }
