@@ -15,7 +15,7 @@
 static size_t folder_number(const char *p)
 {
     size_t n = strspn(p, "0123456789");
-    return p[n] == '/' && n < 20 && (n == 1 || *p != '0') ? n : 0;
+    return n < 20 && p[n] == '/' && (n == 1 || *p != '0') ? n : 0;
 }
 
 /* What is known of the meta.json in a folder, whose name ends with a slash or is empty. */

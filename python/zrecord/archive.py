@@ -439,7 +439,8 @@ def unpack_memmap(
 ) -> Path:
     """Extract an archive into a memmap directory.
 
-    Every member is checked and written beside its place first; then all move in.  Files of the
+    Every member is checked and written beside its place first; then all move in, and when one
+    cannot, those before it move back: all of the archive, or nothing has changed.  Files of the
     same names are replaced, links are not followed.
 
     Parameters

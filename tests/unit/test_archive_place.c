@@ -261,7 +261,9 @@ static int unpack_as_nobody(char message[1024])
         if (setgid(65534) || setuid(65534))
             _exit(100);
         int rc = zr_archive_unpack(at("a.tdz"), at("dir"), &serial, &err);
-        if (write(ends[1], err.message, sizeof err.message) < 0)
+        char text[sizeof err.message] = {0}; /* whose bytes are all written */
+        strcpy(text, err.message);
+        if (write(ends[1], text, sizeof text) < 0)
             _exit(101);
         _exit(-rc);
     }
