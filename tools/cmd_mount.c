@@ -41,7 +41,7 @@ static int make_mountpoint(const char *path, bool *made)
 }
 
 struct words {
-    char *argv[MAX_WORDS + 4];
+    char *argv[MAX_WORDS + 4]; /* and "--", store, folder, NULL */
     int count;
 };
 
@@ -55,12 +55,14 @@ static int add_word(struct words *w, char *word)
 
 static int start_daemon(struct words *w, char *store, char *mountpoint)
 {
+    static char end_of_options[] = "--"; /* paths may begin with a dash */
     char path[PATH_MAX];
     bool made;
     int status = make_mountpoint(mountpoint, &made);
 
     if (status)
         return status;
+    w->argv[w->count++] = end_of_options;
     w->argv[w->count++] = store;
     w->argv[w->count++] = mountpoint;
     w->argv[w->count] = NULL;

@@ -178,6 +178,18 @@ def test_names_with_blanks(here, zrecord_tool):
     assert not os.path.exists("a b\tc")
 
 
+@pytest.mark.parametrize("store,folder", [("-rf", "m"), ("--version", "m"), ("s", "-m")])
+def test_names_that_begin_with_a_dash(here, zrecord_tool, store, folder):
+    """They are no options, neither of zrecord mount nor of the zrecordfs that it starts."""
+    if store != "s":
+        os.rename("s", store)
+    done = zrecord_tool("mount", "--", store, folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(os.listdir(f"./{folder}")) == 20
+    assert zrecord_tool("umount", "--", folder).returncode == 0
+    assert not os.path.exists(f"./{folder}")
+
+
 def test_through_a_symbolic_link(here, zrecord_tool):
     os.mkdir("real")
     os.symlink("real", "link")
