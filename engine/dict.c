@@ -129,6 +129,7 @@ int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_t *dict
 {
     size_t capacity, budget, total = 0, count = 0;
     uint64_t *ids = NULL;
+    struct zr_error training; /* does not know whose samples they are */
     zr_tier_sizes(tier, &capacity, &budget);
     if (r->header.length == 0)
         return zri_fail(err, ZR_E_TRAIN, "%s: cannot train a dictionary on an empty store",
@@ -141,8 +142,8 @@ int zr_dict_train_store(struct zr_reader *r, int tier, void **dict, size_t *dict
         rc = zri_fail(err, ZR_E_NOMEM, "%s: out of memory", r->path);
     if (!rc)
         rc = load_samples(r, ids, count, samples, sizes, err);
-    if (!rc)
-        rc = zr_dict_train(samples, sizes, count, out, capacity, dict_nbytes, err);
+    if (!rc && zr_dict_train(samples, sizes, count, out, capacity, dict_nbytes, &training))
+        rc = zri_fail(err, training.code, "%s: %s", r->path, training.message);
     free(ids);
     free(sizes);
     zr_buffer_free(samples);

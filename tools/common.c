@@ -80,7 +80,7 @@ int fail(const struct zr_error *err)
 
 int fail_errno(const char *path)
 {
-    diag("%s: %s", path, strerror(errno));
+    diag("%s: %s", *path ? path : "''", strerror(errno)); /* as ls has an empty name */
     return EXIT_FAILED;
 }
 

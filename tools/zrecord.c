@@ -67,6 +67,20 @@ static int run_command(const struct command *command, int argc, char **argv)
     return status;
 }
 
+/* `zrecord help COMMAND` is `zrecord COMMAND --help`. */
+static int run_help(char *name)
+{
+    static char option[] = "--help";
+    char *argv[] = {name, option, NULL};
+    const struct command *command = find_command(name);
+
+    if (command)
+        return run_command(command, 2, argv);
+    fprintf(stderr, "zrecord: help: %s: no such command\n", name);
+    print_usage(stderr);
+    return EXIT_USAGE;
+}
+
 static int run_general(const char *word)
 {
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
@@ -88,6 +102,8 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return EXIT_USAGE;
     }
+    if (argc == 3 && strcmp(argv[1], "help") == 0)
+        return run_help(argv[2]);
     const struct command *command = find_command(argv[1]);
     return command ? run_command(command, argc - 1, argv + 1) : run_general(argv[1]);
 }

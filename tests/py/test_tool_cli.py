@@ -152,3 +152,30 @@ def test_what_is_not_a_store_is_told_by_what_it_is(here, zrecord_tool, command, 
 @pytest.mark.parametrize("command", ["import", "recode", "export", "pack", "unpack"])
 def test_help_of_long_work_names_quiet(zrecord_tool, command):
     assert "--quiet" in zrecord_tool(command, "--help").stdout
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "ctl"])
+def test_help_of_a_command_by_the_word_help(zrecord_tool, command):
+    done = zrecord_tool("help", command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == zrecord_tool(command, "--help").stdout
+
+
+def test_help_of_no_such_command(zrecord_tool):
+    done = zrecord_tool("help", "imprt")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zrecord: help: imprt: no such command\n")
+
+
+@pytest.mark.parametrize("args", [["import", "", "x"], ["export", "s", ""], ["train-dict", "", "-o", "x"]])
+def test_an_empty_path_is_seen_in_the_message(here, zrecord_tool, args):
+    done = zrecord_tool(*args)
+    assert (done.returncode, done.stderr) == (1, f"zrecord: {args[0]}: '': No such file or directory\n")
+    assert sorted(os.listdir()) == ["a.npy", "s"]
+
+
+def test_a_dictionary_that_cannot_be_trained_names_the_store(here, zrecord_tool):
+    done = zrecord_tool("train-dict", "s", "-o", "d")
+    assert done.returncode == 1
+    assert done.stderr.startswith("zrecord: train-dict: s: dictionary training failed on 4 samples")
+    assert not os.path.exists("d")
