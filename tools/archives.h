@@ -28,6 +28,7 @@ bool folder_has_stores(const char *dir);
 int pack_stores(const char *dir, const char *path, const struct zr_archive_save_options *options,
                 struct zr_error *err);
 
+/* By content, or by its name: what is wrong with one is for who opens it to say. */
 bool is_archive(const char *path);
 /* One Dense store a leaf, below the new folder target.  Of options, codec, level, tune
  * and durability count. */

@@ -76,6 +76,19 @@ static int print_result(const char *path)
     return 0;
 }
 
+/* What else it takes, said after the reason. */
+static void hint_pack(const char *dir)
+{
+    struct stat st;
+
+    if (stat(dir, &st) != 0 || has_meta(dir))
+        return;
+    if (is_store(dir))
+        diag("%s: is a store: what is packed is the folder that holds it", dir);
+    else
+        diag("%s: what is packed is a memmap directory or a folder of stores", dir);
+}
+
 static int pack(const char *dir, const char *path, const struct zr_archive_save_options *options,
                 bool quiet)
 {
@@ -88,9 +101,11 @@ static int pack(const char *dir, const char *path, const struct zr_archive_save_
     work_begin(&work, "pack", quiet);
     o.progress = work_progress;
     o.progress_ctx = &work;
-    int code = has_meta(dir) || !folder_has_stores(dir) ? zr_archive_pack(dir, path, &o, &err)
-                                                        : pack_stores(dir, path, &o, &err);
+    bool stores = !has_meta(dir) && folder_has_stores(dir);
+    int code = stores ? pack_stores(dir, path, &o, &err) : zr_archive_pack(dir, path, &o, &err);
     int status = work_end(&work, path, code, &err);
+    if (code != ZR_OK && !stores)
+        hint_pack(dir);
     return status || quiet ? status : print_result(path);
 }
 

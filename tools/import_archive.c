@@ -28,8 +28,11 @@ struct import {
 bool is_archive(const char *path)
 {
     struct stat st;
+    size_t length = strlen(path);
 
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && zr_archive_is(path);
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return false;
+    return zr_archive_is(path) || (length > 4 && strcmp(path + length - 4, ".tdz") == 0);
 }
 
 static int refuse(const struct import *im, const struct zr_archive_leaf *leaf, const char *why)

@@ -309,3 +309,29 @@ def test_messages_name_the_archive_and_what_was_expected(zrecord_tool, tmp_path)
         done = zrecord_tool("import", tmp_path / name, tmp_path / "out")
         assert done.returncode and f"{name}: {why}" in done.stderr, done.stderr
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source,hint", [
+    ("store", "is a store: what is packed is the folder that holds it"),
+    ("empty", "what is packed is a memmap directory or a folder of stores"),
+    ("a.npy", "what is packed is a memmap directory or a folder of stores"),
+])
+def test_pack_says_what_it_takes(zrecord_tool, tmp_path, monkeypatch, source, hint):
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.arange(6))
+    os.mkdir("empty")
+    assert zrecord_tool("import", "-q", "a.npy", "store").returncode == 0
+    done = zrecord_tool("pack", source, "x.tdz")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"zrecord: pack: {source}: {hint}"
+    assert not os.path.exists("x.tdz")
+
+
+def test_import_of_a_cut_archive_speaks_of_archives(zrecord_tool, archive, tmp_path):
+    cut = tmp_path / "cut.tdz"
+    for size in 0, 100, os.path.getsize(archive) - 30:
+        cut.write_bytes(archive.read_bytes()[:size])
+        done = zrecord_tool("import", cut, tmp_path / "x")
+        assert done.returncode == 1
+        assert f"{cut}: not a zip archive (.tdz)" in done.stderr and ".npy" not in done.stderr
+        assert not os.path.exists(tmp_path / "x")
