@@ -83,6 +83,7 @@ static const char *const EVENT_NAMES[EVENT_COUNT] = {
     [EVENT_CONTROL_READS] = "control_reads",
     [EVENT_SPINS_WON] = "spins_won",
     [EVENT_SPINS_LOST] = "spins_lost",
+    [EVENT_CROWDS] = "crowds",
 };
 
 struct counters {

@@ -42,6 +42,7 @@ enum counters_event {
     EVENT_CONTROL_READS,
     EVENT_SPINS_WON,  /* a request came while a thread spun for it */
     EVENT_SPINS_LOST, /* none did, and the thread went to sleep */
+    EVENT_CROWDS,     /* requests queued up, and all threads were called */
     EVENT_COUNT
 };
 

@@ -248,6 +248,15 @@ void courtesy_set(struct courtesy_seat *seat, bool steps_aside)
     pthread_mutex_unlock(&c->lock);
 }
 
+bool courtesy_allows(struct courtesy_seat *seat)
+{
+    struct courtesy *c = seat->courtesy;
+    pthread_mutex_lock(&c->lock);
+    bool is_allowed = !c->is_over && now_nsec() >= c->normal_until;
+    pthread_mutex_unlock(&c->lock);
+    return is_allowed;
+}
+
 int courtesy_cpu_of(uint32_t tid)
 {
     char path[32], text[512];

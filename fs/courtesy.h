@@ -28,6 +28,8 @@ void courtesy_free(struct courtesy *c);
 struct courtesy_seat *courtesy_join(struct courtesy *c);
 /* Whether the calling thread steps aside from now on. */
 void courtesy_set(struct courtesy_seat *seat, bool steps_aside);
+/* Whether it would, as of now. */
+bool courtesy_allows(struct courtesy_seat *seat);
 /* The calling thread has a request to serve.  Costs some ns. */
 void courtesy_note(struct courtesy_seat *seat);
 /* Whether the calling thread runs on the CPU of those that it answers; that CPU, -1 when

@@ -85,6 +85,7 @@ struct worker {
 struct pace {
     int64_t done_nsec;       /* when the last request was answered */
     int64_t took_nsec;       /* how long that took */
+    uint32_t served_pid;     /* and whose it was */
     int64_t queued_nsec;     /* leaky sum: time for which the next one was kept waiting */
     int64_t no_spin_until;   /* somebody else wanted this CPU */
     bool spins;              /* this epoch's way to wait; else it follows, or sleeps */
@@ -94,6 +95,7 @@ struct pace {
     unsigned follow_after;   /* and after how many one sees again */
     int followed_cpu;        /* -1 none */
     unsigned request_count;  /* in this epoch */
+    bool was_far;            /* at the end of the trial before */
     unsigned epochs_left;    /* in this stint */
     unsigned stint_epochs;   /* TRIAL_EPOCHS or STINT_EPOCHS */
     int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
@@ -143,8 +145,10 @@ static void call_crowd(struct loop *l)
     if (l->options.thread_count == 1)
         return;
     atomic_store(&l->alone_count, 0);
-    if (atomic_exchange(&l->mode, CROWD) != CROWD)
+    if (atomic_exchange(&l->mode, CROWD) != CROWD) {
+        counters_add(l->options.counters, EVENT_CROWDS, 1);
         announce(l);
+    }
 }
 
 /* One period of the watcher, lock held.  It goes to sleep for good when the lead
@@ -215,6 +219,10 @@ static void follow(struct loop *l, uint32_t pid)
     bool is_slow = p->slow_count >= FOLLOW_SLOW && p->followed_count >= FOLLOW_FIRST;
     if (p->follows && ++p->followed_count < p->follow_after && !is_slow)
         return;
+    if (!courtesy_allows(l->seat)) { /* in the normal class the two would push each other about */
+        follow_nobody(l);
+        return;
+    }
     int before = p->followed_cpu;
     p->follows = true;
     p->followed_count = 0;
@@ -240,7 +248,15 @@ static ssize_t receive(struct worker *w)
     return read(w->loop->fd, w->buffer, w->buffer_nbytes);
 }
 
-/* One way is so much better that there is little to be learnt soon. */
+/* The thread that made the request in the buffer; 0 for none. */
+static uint32_t pid_of(const struct worker *w, ssize_t nbytes)
+{
+    const struct fuse_in_header *header = w->buffer;
+    return nbytes >= (ssize_t)sizeof *header ? header->pid : 0;
+}
+
+/* One way is so much better that there is little to be learnt soon, if the trial before said
+ * so too: what was asked for may have changed between the two ways. */
 static bool is_far(const struct pace *p)
 {
     return p->cost_nsec[!p->spins] > p->cost_nsec[p->spins] / 2 * 3;
@@ -257,8 +273,10 @@ static void change_way(struct pace *p)
     else
         p->spins = !p->spins;
     p->stint_epochs = TRIAL_EPOCHS;
-    if (was_trial && is_known)
-        p->stint_epochs = is_far(p) ? LONG_STINT_EPOCHS : STINT_EPOCHS;
+    if (was_trial && is_known) {
+        p->stint_epochs = p->was_far && is_far(p) ? LONG_STINT_EPOCHS : STINT_EPOCHS;
+        p->was_far = is_far(p);
+    }
     p->epochs_left = p->stint_epochs;
     if (p->epochs_left == TRIAL_EPOCHS)
         p->cost_nsec[p->spins] = 0;
@@ -311,14 +329,22 @@ static bool spin(struct loop *l)
     return false;
 }
 
-/* Was the next request there at once?  Then it was kept waiting for up to
- * took_nsec, and when that adds up the crowd is called. */
-static void account_queue(struct loop *l)
+/* Is the next request there at once, after one that took a while?  Short ones never add up
+ * to the limit: not worth the look. */
+static bool has_kept_waiting(struct loop *l)
+{
+    return l->pace.took_nsec >= l->queued_limit_nsec / QUEUE_MEMORY && is_readable(l);
+}
+
+/* Then it was kept waiting for up to took_nsec, and when that adds up the crowd is called.
+ * But a reader that the lead makes way for goes on as soon as it is answered, before the
+ * lead looks at the clock, and has not waited when it then asks for more. */
+static void account_queue(struct loop *l, bool has_waited, uint32_t pid)
 {
     struct pace *p = &l->pace;
     p->queued_nsec -= p->queued_nsec / QUEUE_MEMORY;
-    if (p->took_nsec < l->queued_limit_nsec / QUEUE_MEMORY || !is_readable(l))
-        return; /* short requests never add up to the limit: not worth the look */
+    if (!has_waited || (p->follows && pid == p->served_pid))
+        return;
     p->queued_nsec += p->took_nsec;
     if (p->queued_nsec > l->queued_limit_nsec) {
         p->queued_nsec = 0;
@@ -337,15 +363,16 @@ static void watch_on(struct loop *l)
 static ssize_t receive_solo(struct worker *w)
 {
     struct loop *l = w->loop;
-    account_queue(l);
+    bool has_waited = has_kept_waiting(l);
+    bool won = false;
     if (l->options.spin_nsec && l->pace.spins && l->pace.done_nsec >= l->pace.no_spin_until) {
-        bool won = spin(l);
+        won = spin(l);
         counters_add(l->options.counters, won ? EVENT_SPINS_WON : EVENT_SPINS_LOST, 1);
-        if (won)
-            return receive(w);
     }
     ssize_t nbytes = receive(w);
-    watch_on(l);
+    account_queue(l, has_waited, pid_of(w, nbytes));
+    if (!won)
+        watch_on(l);
     return nbytes;
 }
 
@@ -372,6 +399,12 @@ static void account_company(struct loop *l, unsigned others)
         atomic_store(&l->mode, SOLO);
 }
 
+/* What the kernel does with these takes long, in whatever way one waits. */
+static bool is_listing(uint32_t opcode)
+{
+    return opcode == FUSE_READDIR || opcode == FUSE_READDIRPLUS;
+}
+
 static void serve(struct worker *w, size_t nbytes)
 {
     struct loop *l = w->loop;
@@ -384,7 +417,7 @@ static void serve(struct worker *w, size_t nbytes)
         atomic_store_explicit(&l->lead_busy_since, start, memory_order_relaxed);
         courtesy_note(l->seat);
         if (atomic_load_explicit(&l->mode, memory_order_relaxed) == SOLO)
-            follow(l, nbytes >= sizeof *header ? header->pid : 0);
+            follow(l, pid_of(w, (ssize_t)nbytes));
     }
 
     struct fuse_buf request = {.mem = w->buffer, .size = nbytes};
@@ -395,9 +428,11 @@ static void serve(struct worker *w, size_t nbytes)
     atomic_fetch_sub_explicit(&l->busy_count, 1, memory_order_relaxed);
     if (w->index == 0) {
         atomic_store_explicit(&l->lead_busy_since, 0, memory_order_relaxed);
-        account_pace(&l->pace, done - l->pace.done_nsec);
+        if (!is_listing(opcode))
+            account_pace(&l->pace, done - l->pace.done_nsec);
         l->pace.done_nsec = done;
         l->pace.took_nsec = done - start;
+        l->pace.served_pid = pid_of(w, (ssize_t)nbytes);
     }
 }
 
