@@ -285,7 +285,7 @@ static int preallocate(struct zr_writer *w, uint64_t nbytes, struct zr_error *er
 {
     int e = w->encoder || nbytes < PREALLOCATE_NBYTES
                 ? 0
-                : zri_preallocate(w->data_fd, w->header.tail_off, nbytes);
+                : zri_preallocate(w->data_fd, w->header.tail_off, nbytes, NULL);
     if (!e)
         return ZR_OK;
     w->failed = true;

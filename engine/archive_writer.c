@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Archives written in parallel.  All sizes are known before the first byte, so the
- * whole file is laid out first: where each header, payload and the directory go.
- * Then it is cut into tasks that write with positional writes.
+ * Archives written in parallel.  All sizes are known before the first byte, so
+ * the whole file is laid out first: where each header, payload and the
+ * directory go. Then it is cut into tasks that write with positional writes.
  *
  *  - A run: neighbouring small members, put together in memory, one write.
- *  - A piece of a large payload, straight from the source; its header follows when
- *    the CRCs of all pieces are joined.
+ *  - A piece of a large payload, straight from the source; its header follows
+ * when the CRCs of all pieces are joined.  The kernel lets one thread at a time
+ * write to a file: while one does, the others copy their pieces into windows of
+ * it.
  *  - A large payload of zeros is a hole, and its CRC is arithmetic.
  *
  * Compressed payloads get their sizes by compressing, so those go in batches:
@@ -26,7 +28,10 @@
 #define RUN_NBYTES ((uint64_t)1 << 20)     /* of members written together */
 #define LARGE_NBYTES ((uint64_t)256 << 10) /* payloads from this size go in pieces */
 #define PIECE_NBYTES ((uint64_t)4 << 20)
-#define STEP_NBYTES ((size_t)4 << 20) /* between CRC and write: large writes, large folios */
+/* Between CRC and write: still in the cache, and a huge page of the page cache.
+ */
+#define STEP_NBYTES ((size_t)2 << 20)
+#define COPY_NBYTES ((size_t)64 << 10) /* the same, between CRC and copy into a window */
 #define BATCH_NBYTES ((uint64_t)64 << 20)
 #define SERIAL_NBYTES ((uint64_t)256 << 10)
 
@@ -47,8 +52,10 @@ struct writer {
     void **packed; /* compressed payloads of the batch; NULL: stored */
     struct part *parts;
     size_t part_count, part_capacity;
-    uint64_t end_off;      /* where the next header goes */
-    uint64_t total_nbytes; /* of sources */
+    uint64_t end_off;       /* where the next header goes */
+    uint64_t total_nbytes;  /* of sources */
+    atomic_bool is_writing; /* some thread its piece, by pwrite */
+    atomic_bool maps;       /* whether the others use windows for theirs */
     pthread_mutex_t lock;
     struct zr_error error; /* the first one; under lock */
     atomic_bool failed;
@@ -138,8 +145,8 @@ static struct part *add_part(struct writer *w)
     return &w->parts[w->part_count++];
 }
 
-/* Pieces end at multiples of their size in the file: whole large folios of the page
- * cache, which are mapped with fewer faults. */
+/* Pieces end at multiples of their size in the file: whole large folios of the
+ * page cache, which are mapped with fewer faults. */
 static bool add_pieces(struct writer *w, size_t i)
 {
     const struct zri_zip_member *m = &w->members[i];
@@ -214,17 +221,46 @@ static int write_run(struct writer *w, const struct part *p, struct zr_error *er
 }
 
 /* In steps that are still in the cache when they are written. */
-static int write_steps(const struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to,
-                       struct zr_error *err)
+static int write_steps(const struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to)
 {
-    for (uint64_t done = 0; done < p->nbytes; done += STEP_NBYTES) {
+    int e = 0;
+    p->crc = 0;
+    for (uint64_t done = 0; !e && done < p->nbytes; done += STEP_NBYTES) {
         size_t n = p->nbytes - done < STEP_NBYTES ? (size_t)(p->nbytes - done) : STEP_NBYTES;
         p->crc = zri_crc32(p->crc, bytes + done, n);
-        int e = zri_write_full(w->out.fd, bytes + done, n, to + done);
-        if (e)
-            return write_failed(w, e, err);
+        e = zri_write_full(w->out.fd, bytes + done, n, to + done);
     }
-    return ZR_OK;
+    return e;
+}
+
+static int copy_steps(struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to)
+{
+    struct zri_window v;
+    int e = zri_window_open(&v, w->out.fd, to, (size_t)p->nbytes);
+    if (e || !v.is_quick)
+        atomic_store(&w->maps, false);
+    if (e)
+        return e;
+    p->crc = 0;
+    for (uint64_t done = 0; done < p->nbytes; done += COPY_NBYTES) {
+        p->crc = zri_crc32(p->crc, bytes + done, COPY_NBYTES);
+        memcpy(v.bytes + done, bytes + done, COPY_NBYTES);
+    }
+    return zri_window_close(&v);
+}
+
+/* What counts when a window fails is what pwrite then says. */
+static int write_bytes(struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to,
+                       struct zr_error *err)
+{
+    bool has_turn = !atomic_exchange(&w->is_writing, true);
+    bool copies = !has_turn && p->nbytes == PIECE_NBYTES && atomic_load(&w->maps);
+    int e = copies ? copy_steps(w, p, bytes, to) : EAGAIN;
+    if (e)
+        e = write_steps(w, p, bytes, to);
+    if (has_turn)
+        atomic_store(&w->is_writing, false);
+    return e ? write_failed(w, e, err) : ZR_OK;
 }
 
 static int write_piece(struct writer *w, struct part *p, struct zr_error *err)
@@ -233,13 +269,13 @@ static int write_piece(struct writer *w, struct part *p, struct zr_error *err)
     const struct zri_zip_member *m = &w->members[p->first];
     uint64_t to = m->header_off + zri_zip_local_nbytes(m) + p->off;
     if (s->data)
-        return write_steps(w, p, (const uint8_t *)s->data + p->off, to, err);
+        return write_bytes(w, p, (const uint8_t *)s->data + p->off, to, err);
     void *buf = zr_buffer_alloc((size_t)p->nbytes);
     if (!buf)
         return no_memory(w, err);
     int rc = get_bytes(s, p->off, buf, (size_t)p->nbytes, err);
     if (!rc)
-        rc = write_steps(w, p, buf, to, err);
+        rc = write_bytes(w, p, buf, to, err);
     zr_buffer_free(buf);
     return rc;
 }
@@ -331,14 +367,16 @@ static int write_large_headers(struct writer *w, size_t first, size_t last, stru
     return ZR_OK;
 }
 
-static int reserve_space(const struct writer *w, uint64_t from, struct zr_error *err)
+static int reserve_space(struct writer *w, uint64_t from, struct zr_error *err)
 {
     bool holes = false;
     for (size_t i = 0; i < w->count; i++)
         holes |= is_large(w, i) && is_zeros(&w->sources[i]);
     if (holes)
         return ftruncate(w->out.fd, (off_t)w->end_off) ? write_failed(w, errno, err) : ZR_OK;
-    int e = zri_preallocate(w->out.fd, from, w->end_off - from);
+    bool reserved;
+    int e = zri_preallocate(w->out.fd, from, w->end_off - from, &reserved);
+    atomic_store(&w->maps, reserved && zri_suits_windows(w->out.fd));
     return e ? write_failed(w, e, err) : ZR_OK;
 }
 

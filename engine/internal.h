@@ -85,8 +85,24 @@ bool zri_file_mapped(const struct zri_file *f);
 bool zri_file_trusted(const struct zri_file *f);
 
 int zri_write_full(int fd, const void *buf, size_t nbytes, uint64_t off);
-/* Reserves [off, off + nbytes); 0 also where the filesystem cannot. */
-int zri_preallocate(int fd, uint64_t off, uint64_t nbytes);
+/* Reserves [off, off + nbytes); 0 also where the filesystem cannot.  *reserved (may
+ * be NULL) says whether it did. */
+int zri_preallocate(int fd, uint64_t off, uint64_t nbytes, bool *reserved);
+/* Whether windows may be quicker for the file than pwrite. */
+bool zri_suits_windows(int fd);
+/* Whole pages of reserved space in a new file, mapped for writing: unlike pwrite, copying
+ * there lets several threads write to one file at a time. */
+struct zri_window {
+    uint8_t *bytes;
+    size_t nbytes;
+    struct zri_guard *guard;
+    bool is_quick; /* false: the rest of the file had better go by pwrite */
+};
+
+/* errno style; EIO from close when what was copied may be lost.  close after a failed
+ * open does nothing. */
+int zri_window_open(struct zri_window *v, int fd, uint64_t off, size_t nbytes);
+int zri_window_close(struct zri_window *v);
 /* Non-blocking flock: 0, EWOULDBLOCK when the other kind holds it; filesystems
  * without locks count as locked. */
 int zri_lock(int fd, bool exclusive);

@@ -16,9 +16,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -33,6 +36,9 @@ struct zri_guard {
 };
 
 #define CLAIMED UINTPTR_MAX
+/* One fault makes a huge page, 2 MiB.  With small ones, one for 4 KiB, windows are slower
+ * than pwrite. */
+#define FAULT_NBYTES ((size_t)64 << 10)
 
 static _Atomic(struct zri_guard *) guards;
 static pthread_once_t handler_once = PTHREAD_ONCE_INIT;
@@ -239,14 +245,69 @@ int zri_write_full(int fd, const void *buf, size_t nbytes, uint64_t off)
     return 0;
 }
 
-int zri_preallocate(int fd, uint64_t off, uint64_t nbytes)
+int zri_preallocate(int fd, uint64_t off, uint64_t nbytes, bool *reserved)
 {
     int e;
     do
         e = fallocate(fd, 0, (off_t)off, (off_t)nbytes) ? errno : 0;
     while (e == EINTR);
+    if (reserved)
+        *reserved = e == 0;
     return e == EOPNOTSUPP || e == ENOSYS || e == EINVAL ? 0 : e;
 }
+
+/* ---------------------------------------------------------------- windows */
+
+bool zri_suits_windows(int fd)
+{
+    struct statfs fs;
+    /* They hold to what they reserved, and have huge pages (ext4 since Linux 6.16). */
+    return fstatfs(fd, &fs) == 0 && (fs.f_type == EXT4_SUPER_MAGIC || fs.f_type == XFS_SUPER_MAGIC);
+}
+
+static uint64_t fault_count(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_THREAD, &u) ? 0 : (uint64_t)u.ru_minflt + (uint64_t)u.ru_majflt;
+}
+
+/* The pages are made first, which tells of a full disk by an errno.  They can still be
+ * taken back for writing out, and the disk fail when they are touched again: hence the
+ * guard. */
+int zri_window_open(struct zri_window *v, int fd, uint64_t off, size_t nbytes)
+{
+    *v = (struct zri_window){.nbytes = nbytes};
+    pthread_once(&handler_once, install_handler);
+    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)off);
+    if (p == MAP_FAILED)
+        return errno;
+    v->bytes = p;
+    uint64_t faults = fault_count();
+    madvise(p, nbytes, MADV_HUGEPAGE);
+    madvise(p, nbytes, MADV_RANDOM); /* else pages behind these are made, too */
+    int e = madvise(p, nbytes, MADV_POPULATE_WRITE) ? errno : 0;
+    v->is_quick = !e && fault_count() - faults <= nbytes / FAULT_NBYTES;
+    if (!e)
+        v->guard = guard_add((uintptr_t)p, (uintptr_t)p + nbytes, PROT_READ | PROT_WRITE);
+    if (!e && !v->guard)
+        e = ENOMEM;
+    if (e)
+        zri_window_close(v);
+    return e;
+}
+
+int zri_window_close(struct zri_window *v)
+{
+    int e = v->guard && atomic_load(&v->guard->failed) ? EIO : 0;
+    if (v->guard)
+        guard_remove(v->guard);
+    if (v->bytes)
+        munmap(v->bytes, v->nbytes);
+    *v = (struct zri_window){0};
+    return e;
+}
+
+/* ---------------------------------------------------------------- locks and folders */
 
 int zri_lock(int fd, bool exclusive)
 {

@@ -238,6 +238,7 @@ class Bench:
             }
             if self.limit_program and what.startswith("256"):
                 works["limit: fallocate and write"] = self.limit("save", 256)
+                works["limit: the same and windows"] = self.limit("map", 256)
             self.note("save", what, race(works, self.rounds, self.anew("save")))
 
     def open(self):

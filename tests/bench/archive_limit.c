@@ -3,7 +3,8 @@
  * What the system alone takes for the work of an archive, nothing checked:
  *
  *     archive_limit save FILE MIB             fallocate, then write in steps
- *     archive_limit map FILE MIB              fallocate, then copy into a mapping, two threads
+ *     archive_limit map FILE MIB              the same, while a second thread copies into windows,
+ *                                             that is mappings of parts, in huge pages made before
  *     archive_limit unpack FOLDER COUNT NBYTES [THREADS]
  *                                             COUNT files of NBYTES, 20 to a folder
  *
@@ -11,6 +12,7 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -89,25 +91,38 @@ static void *each(void *(*run)(void *), unsigned threads)
     return NULL;
 }
 
-static void *copy_steps(void *first)
+static void copy_into_window(size_t off, size_t nbytes)
 {
-    for (size_t off = (size_t)first * STEP_NBYTES; off < work.nbytes; off += 2 * STEP_NBYTES) {
+    char *map = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, work.fd, (off_t)off);
+    if (map == MAP_FAILED)
+        die("mmap");
+    madvise(map, nbytes, MADV_HUGEPAGE);
+    madvise(map, nbytes, MADV_RANDOM); /* else pages behind these are made, too */
+    if (madvise(map, nbytes, MADV_POPULATE_WRITE))
+        die("madvise");
+    memcpy(map, work.data + off, nbytes);
+    munmap(map, nbytes);
+}
+
+/* Steps, as they come: thread 0 writes, the others use windows. */
+static void *write_or_copy(void *thread)
+{
+    static atomic_size_t next;
+    for (size_t off; (off = atomic_fetch_add(&next, STEP_NBYTES)) < work.nbytes;) {
         size_t n = work.nbytes - off < STEP_NBYTES ? work.nbytes - off : STEP_NBYTES;
-        memcpy(work.map + off, work.data + off, n);
+        if (thread)
+            copy_into_window(off, n);
+        else if (pwrite(work.fd, work.data + off, n, (off_t)off) != (ssize_t)n)
+            die("pwrite");
     }
     return NULL;
 }
 
-static double copy_into_mapping(void)
+static double save_with_windows(void)
 {
     double start = now();
     make_file();
-    work.map = mmap(NULL, work.nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, work.fd, 0);
-    if (work.map == MAP_FAILED)
-        die("mmap");
-    madvise(work.map, work.nbytes, MADV_HUGEPAGE);
-    each(copy_steps, 2);
-    munmap(work.map, work.nbytes);
+    each(write_or_copy, 2);
     close(work.fd);
     return now() - start;
 }
@@ -158,6 +173,6 @@ int main(int argc, char **argv)
     if (work.threads < 1 || work.threads > MAX_THREADS)
         work.threads = 2;
     make_data(is_unpack ? strtoul(argv[4], NULL, 10) : strtoul(argv[3], NULL, 10) << 20);
-    printf("%.9f\n", is_unpack ? unpack() : is_map ? copy_into_mapping() : save());
+    printf("%.9f\n", is_unpack ? unpack() : is_map ? save_with_windows() : save());
     return 0;
 }

@@ -287,9 +287,11 @@ START_TEST(writes_and_reservations_report_their_errno)
     ck_assert_int_eq(zri_write_full(rw, "0123456789", 10, 5), 0);
     ck_assert_uint_eq(file_nbytes(at("f")), 15);
     ck_assert_int_eq(zri_write_full(full, "x", 1, 0), ENOSPC);
-    ck_assert_int_eq(zri_preallocate(rw, 0, 100000), 0);
-    ck_assert_int_ne(zri_preallocate(rw, 0, INT64_MAX), 0);
-    ck_assert_int_eq(zri_preallocate(ro, 0, 100), EBADF);
+    bool reserved = true;
+    ck_assert_int_eq(zri_preallocate(rw, 0, 100000, NULL), 0);
+    ck_assert_int_ne(zri_preallocate(rw, 0, INT64_MAX, &reserved), 0);
+    ck_assert(!reserved);
+    ck_assert_int_eq(zri_preallocate(ro, 0, 100, NULL), EBADF);
 }
 END_TEST
 
