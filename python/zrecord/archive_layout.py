@@ -335,6 +335,8 @@ def shape_and_name(value, where):
     if isinstance(value, Dense):
         return (len(value), *value.item_shape), dtype_name(value.dtype, where)
     if isinstance(value, tuple):
+        if any(n < 0 for n in value[0]):
+            raise ValueError(f"leaf {where}: shape {value[0]} has a negative dimension")
         return tuple(int(n) for n in value[0]), dtype_name(value[1], where)
     return tuple(int(n) for n in value.shape), dtype_name(value.dtype, where)
 
@@ -388,7 +390,7 @@ def json_text(meta, path, **options):
     try:
         for key, value in meta.items():
             if not is_json(value):
-                raise TypeError(f"{path}: {key} is a {type(value).__name__}, which JSON cannot hold")
+                raise TypeError(f"{path}: {key} is of type {type(value).__name__}, which JSON cannot hold")
         return json.dumps(meta, **options)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for JSON, or holds itself") from None

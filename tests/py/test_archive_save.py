@@ -529,3 +529,11 @@ def test_a_full_disk_is_said_and_nothing_stays(small_disk, tmp_path, compression
     assert os.statvfs(small_disk).f_bfree == free
     zrecord.save_archive({"x": np.arange(1000)}, kept)  # there is room again
     assert zrecord.verify_archive(kept).ok
+
+
+def test_a_negative_shape_writes_no_archive(tmp_path):
+    zrecord.save_archive({"x": np.arange(3)}, tmp_path / "a.tdz")
+    for shape in (-3,), (-3, -2), (2, -1):
+        with pytest.raises(ValueError, match="leaf x: shape .* has a negative dimension"):
+            zrecord.memmap_like({"x": (shape, np.uint8)}, tmp_path / "a.tdz")
+    assert zrecord.load_archive(tmp_path / "a.tdz")["x"].tolist() == [0, 1, 2]
