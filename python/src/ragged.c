@@ -399,6 +399,9 @@ static int append_iterable(struct store *s, struct zr_writer *writer, PyObject *
         return -1;
     int rc = PyTuple_CheckExact(source) ? check_all(s, source) : 0;
     PyObject *iterator = rc ? NULL : PyObject_GetIter(source);
+    if (!rc && !iterator && !Py_TYPE(source)->tp_iter && !PySequence_Check(source))
+        PyErr_Format(PyExc_TypeError, "append takes an iterable of numpy arrays, not %.100s",
+                     Py_TYPE(source)->tp_name);
     Py_DECREF(source);
     if (!iterator)
         return -1;

@@ -35,6 +35,11 @@ static void leave(struct sampler *s)
 /* Any object with __index__ as uint64; refuses what is below least. */
 static int as_u64(PyObject *op, const char *name, uint64_t least, uint64_t *value)
 {
+    if (!PyIndex_Check(op)) {
+        PyErr_Format(PyExc_TypeError, "%s must be an integer, not %.100s", name,
+                     Py_TYPE(op)->tp_name);
+        return -1;
+    }
     PyObject *number = PyNumber_Index(op);
     if (!number)
         return -1;
@@ -54,6 +59,10 @@ static int parse_mode(PyObject *mode, PyObject *block_size, PyObject *interleave
                       struct zr_sampler *config)
 {
     uint64_t number, blocks = 0;
+    if (!PyIndex_Check(mode)) {
+        PyErr_Format(PyExc_TypeError, "mode must be a Mode, like Mode.CYCLIC, not %R", mode);
+        return -1;
+    }
     if (as_u64(mode, "mode", 0, &number) < 0 ||
         (block_size && as_u64(block_size, "block_size", 1, &config->block_size) < 0) ||
         (interleave && as_u64(interleave, "interleave", 1, &blocks) < 0))

@@ -23,6 +23,7 @@ from .store import Dense, Ragged, open
 from .verification import VerifyResult, verify
 
 if TYPE_CHECKING:
+    from . import torch as torch
     from .archive import (
         is_memmap_archive,
         load_archive,
@@ -119,14 +120,23 @@ _LAZY = {"DataLoader": "dataloader"} | dict.fromkeys(
 )
 
 
-def __getattr__(name):
-    if name in _LAZY:
-        from importlib import import_module
+# Not in dir(): what looks at each name there, as help() does, would import torch.
+_LAZY_MODULES = ("archive", "cdl", "dataloader", "torch")
 
+
+def __getattr__(name):
+    from importlib import import_module
+
+    if name in _LAZY_MODULES:
+        try:
+            return import_module(f".{name}", __name__)
+        except ImportError as exc:  # hasattr() knows nothing of it
+            raise AttributeError(f"zrecord.{name} cannot be imported: {exc}") from exc
+    if name in _LAZY:
         globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
         return globals()[name]
     raise AttributeError(f"module 'zrecord' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING"})

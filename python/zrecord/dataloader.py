@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _core
-from .errors import ZrecordWarning
+from .errors import ZrecordWarning, add_note
 from .gate import LOOK_SECONDS, Bell, Gate
 from .sampler import Mode, Sampler
 from .store import Dense, Ragged
@@ -53,11 +53,15 @@ def _integer(value, name, least, most=STEP_MAX):
     return value
 
 
-def _note(exc, text):
-    if hasattr(exc, "add_note"):  # Python 3.11
-        exc.add_note(text)
-    else:
-        exc.__notes__ = [*getattr(exc, "__notes__", ()), text]
+def _named(streams):
+    """As a dict of our own."""
+    try:
+        if not isinstance(streams, (Dense, Ragged)):  # whose records might pass for pairs
+            return dict(streams)
+    except (TypeError, ValueError):
+        pass
+    kind = type(streams).__name__
+    raise TypeError(f"streams must map names to stores, like {{'image': store}}, not {kind}")
 
 
 class _Position:
@@ -173,7 +177,7 @@ class _Run:
         try:
             batch = self.transform(batch)
         except BaseException as exc:
-            _note(exc, f"DataLoader: transforming the batch of step {step}")
+            add_note(exc, f"DataLoader: transforming the batch of step {step}")
             self._fail(step, exc)
             return
         finally:
@@ -424,7 +428,7 @@ class DataLoader:
     ) -> None:
         if isinstance(streams, dict) and hasattr(streams, "records"):  # an archive
             streams = streams.records()
-        self.streams = dict(streams)
+        self.streams = _named(streams)
         length = self._common_length()
         workers = _integer(transform_workers, "transform_workers", 1, _COUNT_MAX)
         self._prefetch = _integer(prefetch_size, "prefetch_size", 1, _COUNT_MAX)
@@ -506,6 +510,16 @@ class DataLoader:
 
     def __len__(self) -> int:
         raise TypeError("an endless loader has no length")
+
+    def __repr__(self) -> str:
+        run = getattr(self, "_run", None)
+        if run is None or run.stopped:
+            return "<zrecord.DataLoader, closed>"
+        s, names = self.sampler, ", ".join(map(str, self.streams))
+        return (
+            f"<zrecord.DataLoader of {names}: {s.length} records, batch_size={s.batch_size}, "
+            f"mode={Mode(s.mode).name}, seed={s.seed}, step={run.position.numbers()[0]}>"
+        )
 
     def __reduce__(self) -> Any:
         raise TypeError("a DataLoader cannot be pickled: pickle its streams and its state_dict()")

@@ -114,6 +114,14 @@ _CLASSES = {
 }
 
 
+def add_note(exc, text):
+    """What a traceback shows below the message."""
+    if hasattr(exc, "add_note"):  # Python 3.11
+        exc.add_note(text)
+    else:
+        exc.__notes__ = [*getattr(exc, "__notes__", ()), text]
+
+
 def make_error(code, message, record, errno, path):
     """The exception for an engine code."""
     return _CLASSES.get(code, ZrecordError)(code, message, record, errno, path)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import operator
 import os
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from . import _core
-from .errors import ZrecordWarning
+from .errors import ZrecordError, ZrecordWarning, add_note
 from .mounts import container_below
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ __all__ = ["Dense", "Ragged", "open"]
 _CODECS = {"raw": 0, "zstd": 1, "zstd_dict": 2}
 _TUNES = {None: 0, "default": 0, "read": 1, "write": 2}
 _DURABILITY = {"fsync": 0, "none": 1}
+_NOT_A_STORE = -8  # ZR_E_FORMAT
+_HINT_ENTRIES_MAX = 1000
 _MAX_NDIM = _core.MAX_NDIM if int(np.__version__.split(".", 1)[0]) >= 2 else 32
 
 
@@ -142,6 +146,31 @@ def _place_to_read(path):
     return (given, location) if below == location else (Path(below), below)
 
 
+def _hint(path):
+    """What a path is that is no store, where zrecord knows it."""
+    if os.path.isfile(path):
+        if _core.archive_is(path):
+            return "it is a memmap archive: load_archive() opens it"
+        return "`zrecord import` makes a store of it" if path.endswith((".npy", ".npz")) else None
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        for entry in itertools.islice(entries, _HINT_ENTRIES_MAX):
+            if os.path.exists(os.path.join(entry.path, "meta.zr")):
+                return f"it holds stores, like {entry.name}: open one of them"
+    return None
+
+
+@contextlib.contextmanager
+def _hinting(path):
+    """Adds that to the error.  No frame of its own, which warnings would count."""
+    try:
+        yield
+    except ZrecordError as exc:
+        hint = _hint(path) if exc.code == _NOT_A_STORE else None
+        if hint:
+            add_note(exc, hint)
+        raise
+
+
 def _reopen(state):
     return _core.store_pending(*state)
 
@@ -168,7 +197,12 @@ class _Store:
 
     def __repr__(self: Any) -> str:
         state = "closed" if self.closed else "writer" if self._writable else "reader"
-        return f"<zrecord.{type(self).__name__} {str(self.path)!r}, {state}>"
+        what = ""
+        with contextlib.suppress(RuntimeError):  # its store is gone, or it was closed meanwhile
+            if not self.closed:
+                shape = f" {self.item_shape}" if isinstance(self, Dense) else ""
+                what = f": {len(self)} records of {self.dtype}{shape}, {self.codec}"
+        return f"<zrecord.{type(self).__name__} {str(self.path)!r}, {state}{what}>"
 
 
 class Dense(_Store, _core.Dense):
@@ -213,7 +247,8 @@ class Dense(_Store, _core.Dense):
         """
         limit = _mapped(mapped_nbytes)
         place, location = _place_to_read(path)
-        return _core.store_open(place, location, cls, None, checksums, limit)
+        with _hinting(location):
+            return _core.store_open(place, location, cls, None, checksums, limit)
 
     @classmethod
     def create(
@@ -290,7 +325,8 @@ class Ragged(_Store, _core.Ragged):
         """Open a published store for reading, as :meth:`Dense.open`."""
         limit = _mapped(mapped_nbytes)
         place, location = _place_to_read(path)
-        return _core.store_open(place, location, None, cls, checksums, limit)
+        with _hinting(location):
+            return _core.store_open(place, location, None, cls, checksums, limit)
 
     @classmethod
     def create(
@@ -342,4 +378,5 @@ def open(
     """
     limit = _mapped(mapped_nbytes)
     place, location = _place_to_read(path)
-    return _core.store_open(place, location, Dense, Ragged, checksums, limit)
+    with _hinting(location):
+        return _core.store_open(place, location, Dense, Ragged, checksums, limit)

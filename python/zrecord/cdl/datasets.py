@@ -33,6 +33,10 @@ _HDF5_SUFFIXES = (".h5", ".hdf5", ".he5")
 _BLOCK_NBYTES = 4 << 20  # what a block of a zrecord store should have: long reads, small memory
 
 
+def _raise(exc):
+    raise exc
+
+
 def _positive(block_size):
     return _state.as_size(block_size, "block_size", 1)
 
@@ -107,6 +111,10 @@ class _Blocks(BlockDataset):
     @property
     def block_size(self) -> int:
         return self._block_size
+
+    def __repr__(self) -> str:
+        name = f"zrecord.{type(self).__name__}"
+        return f"<{name}: {self._dataset_size} samples in blocks of {self._block_size}>"
 
     def _bounds(self, block_id):
         if not 0 <= block_id < self.num_blocks:
@@ -371,6 +379,11 @@ class DirectoryBlockDataset(_Blocks):
     label_fn : callable, optional
         From a file's path to its label.
 
+    Raises
+    ------
+    OSError
+        The folder, or one in it, is missing or cannot be listed.
+
     Notes
     -----
     ``.npy`` files are arrays; all others are images, which need Pillow.  Loading a block asks the
@@ -391,7 +404,7 @@ class DirectoryBlockDataset(_Blocks):
         self.label_fn = label_fn
         self.files: list[str] = [
             os.path.join(folder, name)
-            for folder, folders, names in os.walk(self.root)
+            for folder, folders, names in os.walk(self.root, onerror=_raise)
             if folders.sort() is None  # type: ignore[func-returns-value]
             for name in sorted(names)
             if name.lower().endswith(tuple(self.extensions))
@@ -446,8 +459,11 @@ def infer_block_size(source: str | os.PathLike[str], data_key: str = "data") -> 
     ------
     ValueError
         The source does not say.
+    FileNotFoundError
+        It is missing.
     """
     path = os.fspath(source)
+    os.stat(path)
     size = None
     with contextlib.suppress(ImportError, OSError, KeyError):
         if path.lower().endswith(_HDF5_SUFFIXES):

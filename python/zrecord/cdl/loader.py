@@ -158,6 +158,11 @@ class CDLLoader:
         cache_blocks: int = 0,
         interleave: int = 1,
     ) -> None:
+        if not isinstance(dataset, BlockDataset):  # others may have its parts
+            for part in ("block_size", "num_blocks", "load_block", "get_item"):
+                if not hasattr(dataset, part):
+                    kind = type(dataset).__name__
+                    raise TypeError(f"dataset must be a BlockDataset, not {kind}: it has no {part}")
         self.dataset = dataset
         self.batch_size = _state.as_size(batch_size, "batch_size", 1)
         self.seed = seed
@@ -179,6 +184,10 @@ class CDLLoader:
         """Batches of an epoch of this rank."""
         count, size = self._share.count, self.batch_size
         return count // size if self.drop_last else -(-count // size)
+
+    def __repr__(self) -> str:
+        epoch = self.shuffler.epoch
+        return f"<zrecord.CDLLoader of {self.dataset!r}, batch_size={self.batch_size}, epoch={epoch}>"
 
     # ------------------------------------------------------------ epochs
 

@@ -283,6 +283,8 @@ class CDLShuffle:
             The position is outside 0..dataset_size-1.
         """
         position = operator.index(position)
+        if not 0 <= position < self.dataset_size:
+            raise IndexError(f"position {position} is outside 0..{self.dataset_size - 1}")
         return int(self.indices(position, position + 1)[0])
 
     def inverse_permute(self, index: int) -> int:
