@@ -36,6 +36,8 @@ const struct zri_dtype *zri_torch_dtype(const char *name, size_t nbytes)
 
 /* ---------------------------------------------------------------- the result */
 
+#define PLACE_COUNT 128 /* leaves whose headers a thread reads at a time */
+
 struct tree {
     struct zr_archive_tree public; /* first: the public pointer is this one */
     const struct zr_archive *a;
@@ -45,7 +47,8 @@ struct tree {
     struct zri_block *memory;
     uint8_t *used; /* by member: an enum zri_used */
     bool has_stacks;
-    bool ran_out; /* of memory, where an answer was yes or no */
+    bool ran_out;          /* of memory, where an answer was yes or no */
+    atomic_bool misplaced; /* some local header is wrong */
 };
 
 static int no_memory(const struct tree *t, struct zr_error *err)
@@ -205,15 +208,38 @@ static int use_member(struct tree *t, size_t index, struct zr_error *err)
     return ZR_OK;
 }
 
-static int place_leaf(struct tree *t, struct zr_archive_leaf *leaf, struct zr_error *err)
+static int place_leaf(const struct tree *t, struct zr_archive_leaf *leaf, struct zr_error *err)
 {
+    if (leaf->member == ZR_NO_MEMBER)
+        return ZR_OK;
     const struct zri_member *m = &t->a->members[leaf->member];
     uint64_t off = 0;
-    int rc = use_member(t, leaf->member, err);
-    if (!rc)
-        rc = zri_member_payload(t->a, leaf->member, &off, err);
+    int rc = zri_member_payload(t->a, leaf->member, &off, err);
     if (!rc && m->method == ZRI_ZIP_STORED && t->a->file.bytes && off % leaf->itemsize == 0)
         leaf->data = (void *)(uintptr_t)(t->a->file.bytes + off);
+    return rc;
+}
+
+static void place_task(void *ctx, size_t i)
+{
+    struct tree *t = ctx;
+    size_t end = (i + 1) * PLACE_COUNT;
+    for (size_t k = i * PLACE_COUNT; k < end && k < t->public.leaf_count; k++)
+        if (place_leaf(t, &t->leaves[k], NULL))
+            atomic_store(&t->misplaced, true);
+}
+
+/* Local headers lie far apart, and most of the time passes in waiting for memory: several
+ * threads wait at a time.  Which leaf fails first is found out by one. */
+static int place_leaves(struct tree *t, struct zr_error *err)
+{
+    size_t count = t->public.leaf_count;
+    if (count > PLACE_COUNT)
+        zri_parallel((count + PLACE_COUNT - 1) / PLACE_COUNT, zr_thread_count(), place_task, t);
+    int rc = ZR_OK;
+    if (count <= PLACE_COUNT || atomic_load(&t->misplaced))
+        for (size_t i = 0; !rc && i < count; i++)
+            rc = place_leaf(t, &t->leaves[i], err);
     return rc;
 }
 
@@ -284,7 +310,7 @@ static int add_leaf(struct tree *t, const char *level, const struct zri_meta_ent
         leaf->path = join(t, level, e->key, e->key_nbytes, 0);
         return leaf->path ? ZR_OK : no_memory(t, err);
     }
-    return rc ? rc : place_leaf(t, leaf, err);
+    return rc ? rc : use_member(t, leaf->member, err);
 }
 
 /* ---------------------------------------------------------------- levels */
@@ -559,6 +585,8 @@ int zr_archive_tree(const struct zr_archive *a, const char *const *keys, size_t 
     }
     t->a = a;
     int rc = take_subpath(t, keys, key_count, err);
+    if (!rc)
+        rc = place_leaves(t, err);
     if (!rc && t->has_stacks)
         rc = zri_archive_check_stacks(a, t->used, err);
     if (!rc && !zri_file_trusted(&a->file))

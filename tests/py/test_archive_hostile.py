@@ -328,6 +328,22 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path, compression):
     assert noticed > len(data) // 3
 
 
+def test_the_first_of_many_damaged_headers_is_named(tmp_path):
+    """Threads read the local headers, in no order."""
+    path = tmp_path / "a.tdz"
+    zrecord.save_archive({f"leaf{i:04}": np.full(3, i) for i in range(1000)}, path)
+    data = bytearray(path.read_bytes())
+    found = zrecord.load_archive(path)
+    assert [found[key][0] for key in found.keys()] == list(range(1000))
+    del found
+    for i in (990, 700, 421):
+        data[data.index(f"leaf{i:04}.memmap".encode())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(zrecord.ZrecordError, match="leaf0421.memmap: its two headers differ"):
+        zrecord.load_archive(path)
+    assert zrecord.load_archive(path, subpath="leaf0420")[0] == 420
+
+
 def test_a_flipped_byte_of_a_leaf_is_found_on_request(tmp_path):
     path = zrecord.save_archive({"a": np.zeros(9), "b": np.arange(1000.0)}, tmp_path / "a.tdz")
     data = bytearray(path.read_bytes())
