@@ -118,6 +118,8 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     } else {
         reply_node(req, fs, &node);
         node_release(fs, &node);
+        if (atomic_load_explicit(&fs->asked_dir, memory_order_relaxed) != parent)
+            atomic_store_explicit(&fs->asked_dir, parent, memory_order_relaxed);
     }
 }
 
@@ -389,6 +391,7 @@ struct listing {
     char *buf;
     size_t size, used;
     bool plus;
+    bool has_attributes; /* or leaves them out all the same */
 };
 
 /* e with ino 0 tells the kernel to list the name without attributes.  False when the
@@ -418,7 +421,7 @@ bool listing_add_bare(struct listing *l, const char *name, uint64_t ino, bool is
 bool listing_add(struct listing *l, const char *name, const struct node *child, uint64_t next)
 {
     struct fuse_entry_param e = {0};
-    if (l->plus && fill_entry(l->fs, child, &e) == 0)
+    if (l->has_attributes && fill_entry(l->fs, child, &e) == 0)
         return add_entry(l, name, &e, next);
     return listing_add_bare(l, name, child->ino, S_ISDIR(child->kind->type), next);
 }
@@ -438,12 +441,28 @@ bool listing_dots(struct listing *l, const struct node *dir, uint64_t pos)
     return listing_add_bare(l, "..", ino, true, LISTING_AFTER_DOTS);
 }
 
+/* An entry with attributes makes an inode, which is what whoever asks for attributes or reads
+ * the file saves a message by, and what pages can be pushed to; it costs those who want names
+ * four times as much, and memory.  Where that may be too much, the kernel gets names only until
+ * it has looked one up since the listing began. */
+static bool is_worth_attributes(struct fs *fs, const struct node *dir, uint64_t pos)
+{
+    const struct source *source = dir->source;
+    bool is_long = source->kind == SOURCE_STORE && source->info.length > READDIRPLUS_MAX;
+    if (!is_long || fs->options->readdirplus == READDIRPLUS_ALWAYS)
+        return true;
+    if (pos == 0)
+        atomic_store_explicit(&fs->asked_dir, 0, memory_order_relaxed);
+    return atomic_load_explicit(&fs->asked_dir, memory_order_relaxed) == dir->ino;
+}
+
 static int fill_listing(struct listing *l, fuse_ino_t ino, uint64_t pos)
 {
     struct node dir;
     int failure = node_resolve(l->fs, ino, &dir);
     if (failure)
         return failure;
+    l->has_attributes = l->plus && is_worth_attributes(l->fs, &dir, pos);
     failure = dir.kind->list ? dir.kind->list(l->fs, &dir, pos, l) : ENOTDIR;
     node_release(l->fs, &dir);
     return failure;
@@ -504,14 +523,12 @@ static void want(struct fuse_conn_info *conn, unsigned capability, bool wanted)
         conn->want |= capability & conn->capable;
 }
 
+/* The kernel's own choice, READDIRPLUS_AUTO, knows no lookups that come later than the next part
+ * of the listing, as those of find and du do: the daemon chooses (is_worth_attributes). */
 static void choose_readdirplus(struct fs *fs, struct fuse_conn_info *conn)
 {
-    int mode = fs->options->readdirplus;
-    bool is_plus = mode != READDIRPLUS_NEVER;
-    /* A tree is not known as a whole: its stores may have any length. */
-    bool is_large = !fs->is_lone || sources_root(fs->sources)->info.length > READDIRPLUS_MAX;
-    want(conn, FUSE_CAP_READDIRPLUS, is_plus);
-    want(conn, FUSE_CAP_READDIRPLUS_AUTO, is_plus && mode == READDIRPLUS_AUTO && is_large);
+    want(conn, FUSE_CAP_READDIRPLUS, fs->options->readdirplus != READDIRPLUS_NEVER);
+    want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
 }
 
 /* No reply: sets what the connection will do. */

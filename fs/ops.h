@@ -54,6 +54,7 @@ struct fs {
     int64_t spin_nsec;
     atomic_int transport;                        /* enum transport_kind: what runs */
     atomic_bool kernel_opens, kernel_opens_dirs; /* set by INIT: ENOSYS will do */
+    _Atomic uint64_t asked_dir;                  /* in which a name was looked up last */
 };
 
 /* Handlers for fuse_session_new, with a struct fs as user data. */

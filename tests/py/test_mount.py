@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import mmap
 import os
@@ -246,6 +247,33 @@ def test_listings_are_complete_with_types(tokens, tmp_path):
             ops = m.requests()
             assert ("READDIRPLUS" in ops) == (mode != "never")
             assert ("READDIR" in ops) == (mode == "never")
+
+
+@pytest.fixture(scope="module")
+def long_store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("long") / "store"
+    return make_dense(path, np.zeros((310_000, 1), "u1"), "raw")
+
+
+def test_a_long_listing_makes_no_inodes_until_one_is_asked_for(long_store, tmp_path):
+    """What ls -f, ls -l and find do: names only; each stat'ed at once; many, then their stats."""
+    with mounted(long_store, tmp_path / "m") as m:
+        with m.counting() as ops:
+            assert len(os.listdir(m.path)) == 310_000
+        assert "LOOKUP" not in ops
+        with m.counting() as ops:
+            os.stat(m / 300_000)
+        assert ops == {"LOOKUP": 1}
+    with mounted(long_store, tmp_path / "m") as m, m.counting() as ops:
+        assert sum(entry.stat().st_size == 129 for entry in os.scandir(m.path)) == 310_000
+    assert ops["LOOKUP"] < 3000
+    with mounted(long_store, tmp_path / "m") as m, m.counting() as ops, os.scandir(m.path) as entries:
+        for names in iter(lambda: list(itertools.islice(entries, 10_000)), []):
+            assert all(entry.stat().st_size == 129 for entry in names)
+    assert ops["LOOKUP"] < 13_000
+    with mounted(long_store, tmp_path / "m", "-o", "readdirplus=always") as m, m.counting() as ops:
+        assert sum(entry.stat().st_size == 129 for entry in os.scandir(m.path)) == 310_000
+    assert "LOOKUP" not in ops
 
 
 def getdents(fd, size):

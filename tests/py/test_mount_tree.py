@@ -50,6 +50,19 @@ WALKED = {
 # ---------------------------------------------------------------- shape
 
 
+def test_a_listing_in_a_tree_brings_attributes_along(tmp_path):
+    """As that of a store by itself: nobody asks for names that were listed, and they can be read ahead."""
+    rows = counting_rows(2000, 40)
+    make_dense(tmp_path / "tree" / "inner" / "store", rows)
+    with mounted(tmp_path / "tree", tmp_path / "m") as m:
+        store = m.path / "inner" / "store"
+        assert len(os.listdir(store)) == 2000
+        with m.counting() as ops:
+            assert all(os.stat(store / name_of(i)).st_size for i in range(2000))
+        assert ops.get("LOOKUP", 0) < 10  # of folders, once a second
+        assert read_raw(store / name_of(1999)) == npy(rows[1999])
+
+
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])
 def test_the_tree_is_mirrored_at_any_depth(tree, tmp_path, mode):
     with mounted(tree, tmp_path / "m", "-o", f"readdirplus={mode}") as m:
