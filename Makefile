@@ -108,13 +108,15 @@ PYTHON_SRC := $(wildcard python/*.toml python/*.py python/*.in python/src/*.[ch]
               python/zrecord/py.typed engine/zrecord.h
 PYTHON_INSTALLED := $(VENV)/.zrecord
 
+$(VENV)/bin/python:
+	@VENV=$(VENV) tools/setup.sh
 setup venv: ## install what is missing: Debian packages (as root) and .venv
 	@tools/setup.sh
 setup-tests: ## the same, and the frameworks that only the tests need (torch, jax: 1.5 GB)
 	@tools/setup.sh tests
 
 python: $(PYTHON_INSTALLED) ## install the Python package into .venv
-$(PYTHON_INSTALLED): $(PYTHON_SRC) $(BUILD)/libzrecord.a
+$(PYTHON_INSTALLED): $(PYTHON_SRC) $(BUILD)/libzrecord.a | $(filter $(VENV)/%,$(PYTHON))
 	$(PIP) install -q --no-build-isolation --no-deps --force-reinstall ./python
 	@touch $@
 
@@ -285,7 +287,10 @@ LIBDIR = $(DESTDIR)$(PREFIX)/lib
 INCDIR = $(DESTDIR)$(PREFIX)/include
 MAN_SRC = $(wildcard fs/*.[58])
 MAN_PAGES = $(foreach page,$(MAN_SRC),$(MANDIR)/man$(subst .,,$(suffix $(page)))/$(notdir $(page)))
+# To make, a name with a blank is two names: half of it would land in the current folder.
+check_place = $(if $(word 2,$(DESTDIR)$(PREFIX)),$(error PREFIX and DESTDIR cannot hold blanks))
 install: all ## programs, library, header and zrecord.pc under PREFIX (DESTDIR is honoured)
+	@$(check_place)
 	install -d $(BINDIR) $(LIBDIR)/pkgconfig $(INCDIR) $(sort $(dir $(MAN_PAGES)))
 	install -m 755 $(BUILD)/zrecord $(BUILD)/zrecordfs $(BINDIR)
 	install -m 644 $(BUILD)/libzrecord.a $(LIBDIR)
@@ -293,9 +298,10 @@ install: all ## programs, library, header and zrecord.pc under PREFIX (DESTDIR i
 	ln -sf libzrecord.so.0 $(LIBDIR)/libzrecord.so
 	install -m 644 engine/zrecord.h $(INCDIR)
 	$(foreach page,$(MAN_SRC),install -m 644 $(page) $(MANDIR)/man$(subst .,,$(suffix $(page)));)
-	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zrecord.pc > $(LIBDIR)/pkgconfig/zrecord.pc
+	sed 's|^prefix=.*|prefix=$(abspath $(PREFIX))|' $(BUILD)/zrecord.pc > $(LIBDIR)/pkgconfig/zrecord.pc
 
 uninstall: ## remove what install put there
+	@$(check_place)
 	rm -f $(BINDIR)/zrecord $(BINDIR)/zrecordfs $(LIBDIR)/libzrecord.a $(LIBDIR)/libzrecord.so \
 	  $(LIBDIR)/libzrecord.so.0 $(INCDIR)/zrecord.h $(LIBDIR)/pkgconfig/zrecord.pc $(MAN_PAGES)
 

@@ -51,6 +51,18 @@ def test_without_root_the_missing_packages_are_named(bare_tree, command):
     assert not (bare_tree / ".venv").exists()
 
 
+def test_the_package_alone_makes_the_environment(bare_tree):
+    """make python in a fresh clone: set-up goes first, without being asked for."""
+    for name in ["build/libzrecord.a", "python/zrecord/py.typed"]:
+        (bare_tree / name).parent.mkdir(parents=True)
+        (bare_tree / name).touch()
+    (bare_tree / "tools/setup.sh").write_text("#!/bin/sh\nmkdir -p $VENV/bin && cp /bin/true $VENV/bin/python\n")
+    command = ["make", "-s", "python", "-o", "build/libzrecord.a"]
+    done = subprocess.run(command, cwd=bare_tree, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (bare_tree / ".venv/.zrecord").exists()
+
+
 def is_set_up():
     stamp = REPO / ".venv/.setup"
     wanted = hashlib.sha256((REPO / "tests/requirements.txt").read_bytes()).hexdigest()
