@@ -51,7 +51,7 @@ int zri_folder_open_path(int at, const char *path, size_t nbytes, size_t *failed
 /* ---------------------------------------------------------------- removal */
 
 /* A tree may be deeper than the stack and than the files a process may open.  So what
- * lies deeper than this is lifted to the top first. */
+ * lies deeper than this, or than the files that are left, is lifted to the top first. */
 #define DEPTH_MAX 16
 
 struct removal {
@@ -75,8 +75,8 @@ static bool lift(struct removal *r, int fd, const char *name)
 static bool empty_and_remove(struct removal *r, int at, const char *name, unsigned depth)
 {
     int fd = zri_folder_open(at, name);
-    if (fd < 0)
-        return false;
+    if (fd < 0) /* at the top there is always one to be had */
+        return (errno == EMFILE || errno == ENFILE) && depth > 1 && lift(r, at, name);
     sweep(r, fd, depth);
     close(fd);
     return unlinkat(at, name, AT_REMOVEDIR) == 0;

@@ -4,6 +4,7 @@
  * half-way, and at any depth (engine/archive_place.c, archive_folders.c).
  */
 #include <limits.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "archive.h"
@@ -418,6 +419,42 @@ START_TEST(a_failed_unpack_of_any_depth_leaves_nothing)
 }
 END_TEST
 
+/* As many files as the next call may open. */
+static void limit_files(rlim_t count)
+{
+    struct rlimit limit;
+    int next = count == RLIM_INFINITY ? -1 : dup(0);
+    ck_assert(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    if (next >= 0)
+        close(next);
+    limit.rlim_cur = next < 0 ? limit.rlim_max : (rlim_t)next + count;
+    ck_assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* From a count that no unpack can do with to one that leaves nothing to wish for. */
+START_TEST(few_files_that_may_be_open_leave_nothing)
+{
+    const struct zr_archive_source sources[] = {
+        {.name = "meta.json", .data = "{}", .nbytes = 2},
+        {.name = "d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/x", .data = "x", .nbytes = 1},
+        {.name = "d/d/d/d/d/d/d/d/d/d/d/d/e/e/e/e/e/e/e/e/e/e/e/e/x", .data = "x", .nbytes = 1},
+    };
+    bool done = false;
+    expect_ok(zr_archive_save(at("a.tdz"), sources, COUNT(sources), NULL, &err));
+    ck_assert(mkdir(at("dir"), 0777) == 0);
+    for (rlim_t count = 0; count < 24; count++) {
+        struct zr_error err = {0};
+        limit_files(count);
+        int rc = zr_archive_unpack(at("a.tdz"), at("dir"), &serial, &err);
+        limit_files(RLIM_INFINITY);
+        ck_assert_msg(rc == ZR_OK || strstr(err.message, "open files"), "%s", err.message);
+        done |= rc == ZR_OK;
+        ck_assert_msg(entry_count(at("dir")) == (done ? 2 : 0), "%u files", (unsigned)count);
+    }
+    ck_assert(done);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -426,6 +463,7 @@ int main(void)
         a_folder_that_refuses_files_leaves_the_others_as_they_were,
         paths_may_be_longer_than_the_system_takes,
         a_failed_unpack_of_any_depth_leaves_nothing,
+        few_files_that_may_be_open_leave_nothing,
     };
     return run_tests("archive_place", tests, COUNT(tests), 120);
 }
