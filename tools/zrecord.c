@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,6 +99,7 @@ static int run_general(const char *word)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file too large is an error that cleans up, not a death */
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;

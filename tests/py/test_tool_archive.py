@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -249,6 +250,25 @@ def test_an_interrupted_command_leaves_nothing(zrecord_tool, work, command, sig)
     assert process.returncode == -sig and sorted(os.listdir(work)) == before
     assert message.startswith("zrecord: ") and "interrupted" in message and message.count("\n") == 1
     assert ("nothing was made" in message) == (command != "refresh")
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_a_limit_on_the_size_of_files_is_an_error_that_leaves_nothing(zrecord_tool, work, command):
+    """ulimit -f sends SIGXFSZ, which would end the process with what it had begun still there."""
+    before = sorted(os.listdir(work))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and children inherit that
+
+    ran = subprocess.run(
+        [BUILD / "zrecord", *COMMANDS[command]],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert ran.returncode == 1 and "File too large" in ran.stderr and sorted(os.listdir(work)) == before
 
 
 def test_checksums_are_refreshed_after_an_interruption(zrecord_tool, work):
