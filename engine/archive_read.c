@@ -8,6 +8,8 @@
 
 #include "archive.h"
 
+#define STEP_NBYTES ((uint64_t)1 << 20) /* between two looks at the watch */
+
 int zri_member_stored(const struct zr_archive *a, size_t index, const uint8_t **bytes, void **copy,
                       struct zr_error *err)
 {
@@ -37,15 +39,33 @@ int zri_member_stored(const struct zr_archive *a, size_t index, const uint8_t **
     return ZR_OK;
 }
 
-/* Straight from the file, for what is not compressed. */
-static int read_plain(const struct zr_archive *a, size_t index, void *out, struct zr_error *err)
+static int compare(const struct zr_archive *a, size_t index, uint32_t crc, struct zr_error *err)
 {
-    uint64_t off = 0;
+    return crc == a->members[index].crc
+               ? ZR_OK
+               : zri_member_failed(a, index, ZR_E_CHECKSUM,
+                                   "its data differs from its checksum (CRC-32)", err);
+}
+
+/* Straight from the file, for what is not compressed. */
+static int read_plain(const struct zr_archive *a, size_t index, uint8_t *out,
+                      struct zri_watch *watch, struct zr_error *err)
+{
+    uint64_t off = 0, nbytes = a->members[index].nbytes;
+    uint32_t crc = 0;
     int rc = zri_member_payload(a, index, &off, err);
     if (rc)
         return rc;
-    int e = zri_file_read(&a->file, off, out, (size_t)a->members[index].nbytes);
-    return e ? zri_archive_read_failed(a, e, err) : ZR_OK;
+    for (uint64_t done = 0; done < nbytes; done += STEP_NBYTES) {
+        size_t n = (size_t)(nbytes - done < STEP_NBYTES ? nbytes - done : STEP_NBYTES);
+        if (zri_watch_look(watch))
+            return zri_member_failed(a, index, ZR_E_CANCELLED, zri_stopped, err);
+        int e = zri_file_read(&a->file, off + done, out + done, n);
+        if (e)
+            return zri_archive_read_failed(a, e, err);
+        crc = zri_crc32(crc, out + done, n);
+    }
+    return compare(a, index, crc, err);
 }
 
 static int read_compressed(const struct zr_archive *a, size_t index, void *out,
@@ -63,7 +83,8 @@ static int read_compressed(const struct zr_archive *a, size_t index, void *out,
     if (!zri_file_trusted(&a->file))
         return zri_archive_failed(a, ZR_E_TRUNCATED,
                                   "the file was cut short or failed while it was read", err);
-    return why ? zri_member_failed(a, index, ZR_E_CORRUPT, why, err) : ZR_OK;
+    return why ? zri_member_failed(a, index, ZR_E_CORRUPT, why, err)
+               : compare(a, index, zri_crc32(0, out, (size_t)m->nbytes), err);
 }
 
 /* The same without a copy: the mapping of a stored member is looked at as it is. */
@@ -82,13 +103,17 @@ static int check_data(const struct zr_archive *a, size_t index, struct zri_watch
         zr_buffer_free(buf);
         return rc;
     }
-    bool differs = zri_crc32(0, member.data, (size_t)m->nbytes) != m->crc;
+    uint32_t crc = 0;
+    for (uint64_t done = 0; done < m->nbytes; done += STEP_NBYTES) {
+        size_t n = (size_t)(m->nbytes - done < STEP_NBYTES ? m->nbytes - done : STEP_NBYTES);
+        if (zri_watch_look(watch))
+            return zri_member_failed(a, index, ZR_E_CANCELLED, zri_stopped, err);
+        crc = zri_crc32(crc, (const uint8_t *)member.data + done, n);
+    }
     if (!zri_file_trusted(&a->file))
         return zri_archive_failed(a, ZR_E_TRUNCATED,
                                   "the file was cut short or failed while it was read", err);
-    return differs ? zri_member_failed(a, index, ZR_E_CHECKSUM,
-                                       "its data differs from its checksum (CRC-32)", err)
-                   : ZR_OK;
+    return compare(a, index, crc, err);
 }
 
 int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct zri_watch *watch,
@@ -96,13 +121,9 @@ int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct 
 {
     if (!out)
         return check_data(a, index, watch, err);
-    const struct zri_member *m = &a->members[index];
-    int rc = m->method == ZRI_ZIP_STORED ? read_plain(a, index, out, err)
-                                         : read_compressed(a, index, out, watch, err);
-    if (!rc && zri_crc32(0, out, (size_t)m->nbytes) != m->crc)
-        return zri_member_failed(a, index, ZR_E_CHECKSUM,
-                                 "its data differs from its checksum (CRC-32)", err);
-    return rc;
+    return a->members[index].method == ZRI_ZIP_STORED
+               ? read_plain(a, index, out, watch, err)
+               : read_compressed(a, index, out, watch, err);
 }
 
 /* ---------------------------------------------------------------- parallel reading */
@@ -116,16 +137,23 @@ struct reading {
     struct zr_error error; /* of the first copy that failed; under lock */
     size_t failed;         /* its position; under lock */
     atomic_bool stop;
+    struct zri_watch watch; /* done: bytes of members that were read */
 };
 
 static void read_task(void *ctx, size_t i)
 {
     struct reading *r = ctx;
+    size_t index = (size_t)r->copies[i].index;
     struct zr_error error;
     if (r->a->on_read)
-        r->a->on_read((size_t)r->copies[i].index);
-    if (atomic_load(&r->stop) ||
-        !zri_member_read(r->a, (size_t)r->copies[i].index, r->copies[i].out, NULL, &error))
+        r->a->on_read(index);
+    if (atomic_load(&r->stop) || zri_watch_look(&r->watch))
+        return;
+    if (!zri_member_read(r->a, index, r->copies[i].out, &r->watch, &error)) {
+        atomic_fetch_add(&r->watch.done, r->a->members[index].nbytes);
+        return;
+    }
+    if (error.code == ZR_E_CANCELLED)
         return;
     pthread_mutex_lock(&r->lock);
     if (i < r->failed) {
@@ -137,8 +165,9 @@ static void read_task(void *ctx, size_t i)
 }
 
 int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *copies, size_t count,
-                    unsigned thread_count, struct zr_error *err)
+                    const struct zr_archive_read_options *options, struct zr_error *err)
 {
+    const struct zr_archive_read_options o = options ? *options : (struct zr_archive_read_options){0};
     struct reading r = {
         .a = a, .copies = copies, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = SIZE_MAX};
     uint64_t total = 0;
@@ -147,8 +176,13 @@ int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *co
             return zri_fail(err, ZR_E_RANGE, "%s: no member %" PRIu64, a->path, copies[i].index);
         total += a->members[copies[i].index].nbytes;
     }
-    unsigned threads = thread_count ? thread_count : zr_thread_count();
-    zri_parallel(count, total < SERIAL_NBYTES ? 1 : threads, read_task, &r);
+    unsigned threads = o.thread_count ? o.thread_count : zr_thread_count();
+    zri_watch_init(&r.watch, o.progress, o.progress_ctx, total);
+    zri_watch_parallel(&r.watch, count, total < SERIAL_NBYTES ? 1 : threads, read_task, &r);
     pthread_mutex_destroy(&r.lock);
-    return r.failed == SIZE_MAX ? ZR_OK : zri_fail_as(err, &r.error);
+    if (r.failed != SIZE_MAX)
+        return zri_fail_as(err, &r.error);
+    if (zri_watch_ask(&r.watch))
+        return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", a->path);
+    return ZR_OK;
 }

@@ -448,10 +448,17 @@ struct zr_archive_copy {
     uint64_t index;
     void *out; /* as many bytes as the member has; NULL: only compared with its checksum */
 };
-/* Copies or inflates members, checking each CRC-32, on up to thread_count threads
- * (0: as many as zr_thread_count()). */
+struct zr_archive_read_options {
+    unsigned thread_count; /* at most; 0: as many as zr_thread_count() */
+    zr_progress_fn progress;
+    void *progress_ctx;
+};
+/* Copies or inflates members in parallel, checking each CRC-32.  progress is told of
+ * bytes, and also asked inside a large member; when it stops the work (or something
+ * failed), what the outputs hold is not defined.  options may be NULL. */
 ZR_API int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *copies,
-                           size_t count, unsigned thread_count, struct zr_error *err);
+                           size_t count, const struct zr_archive_read_options *options,
+                           struct zr_error *err);
 
 /* ---- the tree that the meta.json files describe */
 

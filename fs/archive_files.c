@@ -35,7 +35,8 @@ static int leaf_decode(struct fs *fs, const struct node *node, uint64_t part,
     if (!out->block)
         return ZR_E_NOMEM;
     const struct zr_archive_copy copy = {leaf->member, out->block};
-    int code = zr_archive_read(a->file, &copy, 1, 1, err);
+    const struct zr_archive_read_options alone = {.thread_count = 1};
+    int code = zr_archive_read(a->file, &copy, 1, &alone, err);
     if (code != ZR_OK) {
         zr_buffer_free(out->block);
         return code;

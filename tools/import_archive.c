@@ -101,23 +101,36 @@ static int write_store(struct import *im, const struct zr_archive_leaf *leaf, co
     return zr_writer_close(w, &err) == ZR_OK ? 0 : fail(&err);
 }
 
+static int ask_whether_to_stop(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)done, (void)total;
+    return signals_pending();
+}
+
+static int read_leaf(const struct import *im, const struct zr_archive_leaf *leaf, void *out)
+{
+    const struct zr_archive_copy wanted = {leaf->member, out};
+    const struct zr_archive_read_options options = {.progress = ask_whether_to_stop};
+    struct zr_error err;
+    int code = zr_archive_read(im->archive, &wanted, 1, &options, &err);
+
+    if (code == ZR_E_CANCELLED)
+        return EXIT_FAILED; /* import_leaves says so */
+    return code == ZR_OK ? 0 : fail(&err);
+}
+
 /* Mapped where it lies, or a checked copy. */
 static int import_leaf(struct import *im, const struct zr_archive_leaf *leaf)
 {
     char *path;
     void *copy = NULL;
-    struct zr_error err;
     int status = 0;
 
     if (asprintf(&path, "%s/%s", im->staging, leaf->path) < 0)
         return fail_nomem();
     if (!leaf->data) {
         copy = zr_buffer_alloc((size_t)leaf->nbytes);
-        struct zr_archive_copy wanted = {leaf->member, copy};
-        if (!copy)
-            status = fail_nomem();
-        else if (zr_archive_read(im->archive, &wanted, 1, 1, &err) != ZR_OK)
-            status = fail(&err);
+        status = copy ? read_leaf(im, leaf, copy) : fail_nomem();
     }
     if (!status)
         status = write_store(im, leaf, path, copy ? copy : leaf->data);

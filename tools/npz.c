@@ -173,7 +173,7 @@ static int inflate(const struct zr_archive *a, uint64_t index, uint64_t nbytes, 
         status = fail_errno(name);
     } else {
         const struct zr_archive_copy copy = {index, bytes};
-        if (zr_archive_read(a, &copy, 1, 0, &err) != ZR_OK)
+        if (zr_archive_read(a, &copy, 1, NULL, &err) != ZR_OK)
             status = fail(&err);
         munmap(bytes, nbytes);
     }
@@ -206,7 +206,7 @@ static int open_stored(const struct zr_archive *a, uint64_t index, const char *f
     const struct zr_archive_copy compare = {index, NULL};
     struct zr_error err;
 
-    if (zr_archive_read(a, &compare, 1, 0, &err) != ZR_OK)
+    if (zr_archive_read(a, &compare, 1, NULL, &err) != ZR_OK)
         return fail(&err);
     return reopen(a, file, fd);
 }

@@ -203,17 +203,30 @@ static int check_memory(const struct load *l)
     return -1;
 }
 
-static int read_copies(struct load *l, const struct copies *c)
+/* In the calling thread while the GIL is away; ctx is where its state is kept. */
+static int look_for_signals(void *ctx, uint64_t Py_UNUSED(done), uint64_t Py_UNUSED(total))
+{
+    PyThreadState **thread = ctx;
+    PyEval_RestoreThread(*thread);
+    int rc = PyErr_CheckSignals();
+    *thread = PyEval_SaveThread();
+    return rc;
+}
+
+/* Without the GIL; Ctrl-C ends it with what its handler raised. */
+static int read_members(const struct archive *self, const struct zr_archive_copy *list,
+                        size_t count, unsigned threads)
 {
     struct zr_error err;
     zpy_error_reset(&err);
-    int code;
-    if (!c->count)
-        return 0;
-    Py_BEGIN_ALLOW_THREADS code =
-        zr_archive_read(l->archive->a, c->list, c->count, l->threads, &err);
-    Py_END_ALLOW_THREADS if (code < 0) zpy_raise(l->archive->state, code, &err, l->archive->path);
-    return code < 0 ? -1 : 0;
+    PyThreadState *thread = PyEval_SaveThread();
+    const struct zr_archive_read_options options = {
+        .thread_count = threads, .progress = look_for_signals, .progress_ctx = &thread};
+    int code = zr_archive_read(self->a, list, count, &options, &err);
+    PyEval_RestoreThread(thread);
+    if (code < 0 && !PyErr_Occurred())
+        zpy_raise(self->state, code, &err, self->path);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int fetch_data(struct load *l)
@@ -228,8 +241,8 @@ static int fetch_data(struct load *l)
     int rc = l->writable ? check_writable(l) : check_memory(l);
     for (size_t i = 0; !rc && i < n; i++)
         rc = plan_leaf(l, &c, i, &at, &left);
-    if (!rc)
-        rc = read_copies(l, &c);
+    if (!rc && c.count)
+        rc = read_members(l->archive, c.list, c.count, l->threads);
     PyMem_RawFree(c.list);
     return rc;
 }
@@ -496,10 +509,10 @@ static PyObject *archive_read(PyObject *op, PyObject *arg)
     if (!bytes)
         return NULL;
     copy.out = PyBytes_AS_STRING(bytes);
-    Py_BEGIN_ALLOW_THREADS code = zr_archive_read(self->a, &copy, 1, 1, &err);
-    Py_END_ALLOW_THREADS if (code == ZR_OK) return bytes;
+    if (read_members(self, &copy, 1, 1) == 0)
+        return bytes;
     Py_DECREF(bytes);
-    return zpy_raise(self->state, code, &err, self->path);
+    return NULL;
 }
 
 static PyObject *get_identity(PyObject *op, void *Py_UNUSED(closure))

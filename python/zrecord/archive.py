@@ -143,7 +143,7 @@ def load_archive(
 
     Opening costs as much as there are leaves, whatever their size; pages are read when they are
     touched.  What is compressed, or does not start at a multiple of its itemsize (zip files of
-    other programs), is copied, in parallel, with its CRC-32 checked.
+    other programs), is copied, in parallel, with its CRC-32 checked; Ctrl-C ends that.
 
     Parameters
     ----------

@@ -50,8 +50,9 @@ static void read_member(const struct zr_archive *a, uint64_t index, uint64_t *to
         return;
     struct zr_archive_copy copy = {index, malloc(m.nbytes ? m.nbytes : 1)};
     struct zr_archive_copy look = {index, NULL};
-    rc = zr_archive_read(a, &copy, 1, 1, &err);
-    require(rc == zr_archive_read(a, &look, 1, 1, NULL));
+    const struct zr_archive_read_options alone = {.thread_count = 1};
+    rc = zr_archive_read(a, &copy, 1, &alone, &err);
+    require(rc == zr_archive_read(a, &look, 1, &alone, NULL));
     if (rc)
         check_error(rc, &err);
     else if (m.data)

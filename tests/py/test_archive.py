@@ -2,6 +2,8 @@
 """Memmap archives from Python: saving, mapping, writing through, and what other programs say."""
 
 import copy
+import ctypes
+import functools
 import gc
 import multiprocessing
 import os
@@ -19,7 +21,8 @@ import numpy as np
 import pytest
 
 import zrecord
-from zrecord.archive import ArchiveTree, NestedArray
+from zrecord import _core
+from zrecord.archive import DTYPES, ArchiveTree, NestedArray
 from zrecord.errors import ZrecordError
 
 X = np.arange(3)
@@ -422,6 +425,25 @@ def test_a_killed_save_leaves_nothing(tmp_path, sig):
     done = subprocess.run([sys.executable, "-c", script, tmp_path / "a.tdz"], capture_output=True, timeout=60)
     assert done.returncode != 0
     assert os.listdir(tmp_path) == []
+
+
+def test_a_copying_load_hears_signals(tmp_path):
+    """One that comes while the engine works ends the call itself: nothing is made of what it read."""
+    interrupt = functools.partial(getattr(ctypes.PyDLL(None), "raise"), signal.SIGINT)
+
+    class Threads:
+        """Turned into a number inside the call, which no bytecode follows."""
+
+        __index__ = interrupt
+
+    path = zrecord.save_archive({"x": np.arange(9)}, tmp_path / "a.tdz", compression="lzma")
+    archive = _core.archive_open(path, False)
+    trees = [ArchiveTree()]
+    with pytest.raises(KeyboardInterrupt):
+        archive.load((), trees.pop, DTYPES, None, None, None, Threads(), False, False)
+    assert len(trees) == 1
+    tree = archive.load((), trees.pop, DTYPES, None, None, None, 1, False, False)
+    assert np.array_equal(tree["x"], np.arange(9))
 
 
 # ---------------------------------------------------------------- preallocated archives

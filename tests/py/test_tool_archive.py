@@ -252,6 +252,29 @@ def test_an_interrupted_command_leaves_nothing(zrecord_tool, work, command, sig)
     assert ("nothing was made" in message) == (command != "refresh")
 
 
+@pytest.mark.parametrize("compression", ["bzip2", "lzma"])
+def test_an_import_is_interrupted_inside_a_leaf(tmp_path, compression):
+    """Its last bytes, which contradict the checksum, are never reached."""
+    path = zrecord.save_archive(
+        {"x": np.zeros((8 << 20, 16), np.uint8)}, tmp_path / "a.tdz", compression=compression
+    )
+    with zipfile.ZipFile(path) as z:
+        crc = struct.pack("<I", z.getinfo("x.memmap").CRC)
+    path.write_bytes(path.read_bytes().replace(crc, bytes(4)))
+    process = subprocess.Popen(
+        [BUILD / "zrecord", "import", path, tmp_path / "out"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
+    )
+    while len(os.listdir(tmp_path)) == 1 and process.poll() is None:
+        pass
+    process.send_signal(signal.SIGINT)
+    message = process.communicate(timeout=120)[1]
+    assert process.returncode == -signal.SIGINT and os.listdir(tmp_path) == ["a.tdz"]
+    assert "nothing was made" in message and "CRC" not in message
+
+
 @pytest.mark.parametrize("command", ["pack", "unpack"])
 def test_a_limit_on_the_size_of_files_is_an_error_that_leaves_nothing(zrecord_tool, work, command):
     """ulimit -f sends SIGXFSZ, which would end the process with what it had begun still there."""

@@ -188,6 +188,7 @@ START_TEST(members_are_inflated_by_as_many_threads_as_asked)
     zr_set_thread_count(2);
     ck_assert_int_eq(zr_archive_save(at("t.tdz"), sources, COUNT(sources), &options, &err), ZR_OK);
     ck_assert_int_eq(zr_archive_open(&a, at("t.tdz"), ZR_ARCHIVE_COPY, &err), ZR_OK);
+    const struct zr_archive_read_options one = {.thread_count = 1}, two = {.thread_count = 2};
     struct zr_archive_copy copies[COUNT_OF_LEAVES];
     for (size_t i = 0; i < COUNT_OF_LEAVES; i++) {
         copies[i].out = out[i];
@@ -195,12 +196,12 @@ START_TEST(members_are_inflated_by_as_many_threads_as_asked)
     }
     pthread_barrier_init(&meeting, NULL, 2);
     a->on_read = meet;
-    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), 2, &err), ZR_OK);
+    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), &two, &err), ZR_OK);
     ck_assert_uint_eq(atomic_load(&reader_count), 2);
     ck_assert(!pthread_equal(readers[0], readers[1]));
     lone_reader = pthread_self();
     a->on_read = stay_alone;
-    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), 1, &err), ZR_OK);
+    ck_assert_int_eq(zr_archive_read(a, copies, COUNT(copies), &one, &err), ZR_OK);
     pthread_barrier_destroy(&meeting);
     zr_archive_close(a);
     zr_set_thread_count(0);

@@ -176,6 +176,7 @@ static int list_subpath(struct zr_error *err)
 
 static int read_leaves(const struct zr_archive *a, struct zr_error *err)
 {
+    const struct zr_archive_read_options alone = {.thread_count = 1};
     struct zr_archive_copy copies[LEAF_COUNT];
     int rc = ZR_OK;
     for (size_t i = 0; !rc && i < LEAF_COUNT; i++) {
@@ -184,7 +185,7 @@ static int read_leaves(const struct zr_archive *a, struct zr_error *err)
     }
     memset(out, 0, sizeof out);
     if (!rc)
-        rc = zr_archive_read(a, copies, LEAF_COUNT, 1, err);
+        rc = zr_archive_read(a, copies, LEAF_COUNT, &alone, err);
     return rc ? rc : memcmp(out, bytes, sizeof out) ? WRONG_BYTES : ZR_OK;
 }
 

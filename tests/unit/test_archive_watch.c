@@ -65,6 +65,25 @@ static int refresh(struct caller *c, struct zr_error *err)
     return zr_archive_refresh(at("a.tdz"), ask, c, err);
 }
 
+static bool compares_only;
+
+static int read_leaf(struct caller *c, struct zr_error *err)
+{
+    struct zr_archive *a;
+    const struct zr_archive_read_options o = {
+        .thread_count = 1, .progress = ask, .progress_ctx = c};
+    uint8_t *out = malloc(LEAF_NBYTES);
+    struct zr_archive_copy copy = {.out = compares_only ? NULL : out};
+    ck_assert_int_eq(zr_archive_open(&a, at("a.tdz"), ZR_ARCHIVE_COPY, err), ZR_OK);
+    ck_assert_int_eq(zr_archive_find(a, "x.memmap", &copy.index, err), ZR_OK);
+    int rc = zr_archive_read(a, &copy, 1, &o, err);
+    zr_archive_close(a);
+    ck_assert(rc || compares_only || !memcmp(out, leaf, LEAF_NBYTES));
+    ck_assert(rc || c->done == LEAF_NBYTES);
+    free(out);
+    return rc;
+}
+
 static void prepare(const char *new_method)
 {
     zr_set_thread_count(1);
@@ -132,6 +151,41 @@ START_TEST(a_refresh_is_stopped_inside_a_member)
 }
 END_TEST
 
+START_TEST(a_read_is_stopped_inside_a_member)
+{
+    static const char *const methods[] = {"bzip2", "lzma", "stored"};
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        prepare(methods[i]);
+        for (compares_only = false;; compares_only = true) {
+            stop_at_each(read_leaf, 0);
+            if (compares_only)
+                break;
+        }
+    }
+}
+END_TEST
+
+/* The caller has nothing left to do, and asks while the other thread still reads. */
+START_TEST(a_read_of_many_members_is_stopped)
+{
+    enum { COUNT_OF_COPIES = 64 };
+    struct zr_archive_copy copies[COUNT_OF_COPIES];
+    struct zr_archive *a;
+    prepare("bzip2");
+    zr_set_thread_count(2);
+    expect_ok(zr_archive_open(&a, at("a.tdz"), ZR_ARCHIVE_COPY, &err));
+    for (size_t i = 0; i < COUNT_OF_COPIES; i++) {
+        copies[i].out = NULL;
+        expect_ok(zr_archive_find(a, "x.memmap", &copies[i].index, &err));
+    }
+    struct caller c = {.stop_at = 3};
+    const struct zr_archive_read_options o = {.progress = ask, .progress_ctx = &c};
+    expect_error(zr_archive_read(a, copies, COUNT_OF_COPIES, &o, &err), ZR_E_CANCELLED, "cancelled");
+    ck_assert_uint_eq(c.calls, 3);
+    zr_archive_close(a);
+}
+END_TEST
+
 static sem_t looked;
 
 static void look(void *ctx)
@@ -167,6 +221,7 @@ int main(void)
     const TTest *const tests[] = {
         a_save_is_stopped_inside_a_member,         an_unpack_is_stopped_inside_a_member,
         a_verification_is_stopped_inside_a_member, a_refresh_is_stopped_inside_a_member,
+        a_read_is_stopped_inside_a_member,         a_read_of_many_members_is_stopped,
         a_caller_that_waits_looks_round,
     };
     return run_tests("archive_watch", tests, COUNT(tests), 120);
