@@ -121,9 +121,8 @@ int zri_member_read(const struct zr_archive *a, size_t index, void *out, struct 
 {
     if (!out)
         return check_data(a, index, watch, err);
-    return a->members[index].method == ZRI_ZIP_STORED
-               ? read_plain(a, index, out, watch, err)
-               : read_compressed(a, index, out, watch, err);
+    return a->members[index].method == ZRI_ZIP_STORED ? read_plain(a, index, out, watch, err)
+                                                      : read_compressed(a, index, out, watch, err);
 }
 
 /* ---------------------------------------------------------------- parallel reading */
@@ -167,7 +166,8 @@ static void read_task(void *ctx, size_t i)
 int zr_archive_read(const struct zr_archive *a, const struct zr_archive_copy *copies, size_t count,
                     const struct zr_archive_read_options *options, struct zr_error *err)
 {
-    const struct zr_archive_read_options o = options ? *options : (struct zr_archive_read_options){0};
+    const struct zr_archive_read_options o =
+        options ? *options : (struct zr_archive_read_options){0};
     struct reading r = {
         .a = a, .copies = copies, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = SIZE_MAX};
     uint64_t total = 0;

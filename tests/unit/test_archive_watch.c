@@ -180,7 +180,8 @@ START_TEST(a_read_of_many_members_is_stopped)
     }
     struct caller c = {.stop_at = 3};
     const struct zr_archive_read_options o = {.progress = ask, .progress_ctx = &c};
-    expect_error(zr_archive_read(a, copies, COUNT_OF_COPIES, &o, &err), ZR_E_CANCELLED, "cancelled");
+    expect_error(zr_archive_read(a, copies, COUNT_OF_COPIES, &o, &err), ZR_E_CANCELLED,
+                 "cancelled");
     ck_assert_uint_eq(c.calls, 3);
     zr_archive_close(a);
 }
