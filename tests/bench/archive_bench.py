@@ -187,6 +187,7 @@ def race(works, rounds, before=None):
             told = works[name]()
             took = time.perf_counter() - start
             seconds[name].append(told if isinstance(told, float) else took)
+            told = None  # else the next candidate's time would hold the freeing of this one's tree
     return seconds
 
 
