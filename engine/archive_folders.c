@@ -125,3 +125,19 @@ void zri_folder_remove(int at, const char *name)
     }
     unlinkat(at, name, AT_REMOVEDIR);
 }
+
+/* ---------------------------------------------------------------- listing */
+
+void zri_folder_each(int fd, void (*fn)(int fd, const char *name), bool (*wanted)(const char *name))
+{
+    alignas(struct dirent64) char entries[8192];
+    lseek(fd, 0, SEEK_SET);
+    for (ssize_t n; (n = getdents64(fd, entries, sizeof entries)) > 0;) {
+        const struct dirent64 *d;
+        for (ssize_t at = 0; at < n; at += d->d_reclen) {
+            d = (const struct dirent64 *)(const void *)(entries + at);
+            if (wanted(d->d_name))
+                fn(fd, d->d_name);
+        }
+    }
+}

@@ -5,6 +5,7 @@
 #ifndef ZRI_ARCHIVE_FOLDERS_H
 #define ZRI_ARCHIVE_FOLDERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* -1 with errno. */
@@ -16,5 +17,9 @@ int zri_folder_open_path(int at, const char *path, size_t nbytes, size_t *failed
 /* The folder and all below it.  Takes no memory, so that it works when there is
  * none left; what cannot be removed stays. */
 void zri_folder_remove(int at, const char *name);
+
+/* Every name in the folder that is wanted. */
+void zri_folder_each(int fd, void (*fn)(int fd, const char *name),
+                     bool (*wanted)(const char *name));
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "archive.h"
 #include "archive_folders.h"
+#include "archive_stage.h"
 
 struct packed_file {
     const struct packing *p;
@@ -114,7 +115,7 @@ static int list(struct packing *p, DIR *dir, const char *folder, struct found **
     int rc = ZR_OK;
     errno = 0;
     for (struct dirent *d; !rc && (d = readdir(dir)); errno = 0) {
-        if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
+        if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, "..") || zri_stage_is_name(d->d_name))
             continue;
         if (*count == capacity) {
             capacity = capacity ? capacity * 2 : 32;

@@ -7,25 +7,24 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "archive.h"
 #include "archive_folders.h"
 #include "archive_place.h"
+#include "archive_stage.h"
 
 struct unpacking {
     struct zr_archive *a;
     const char *dir;
     struct zr_archive_unpack_options options;
     int parent_fd, stage_fd;
-    char stage_name[48];
+    char stage_name[ZRI_STAGE_NAME_NBYTES];
     int dir_fd;    /* of dir when it is there already, else -1 */
     bool made_dir; /* dir itself is new: the stage becomes it */
     pthread_mutex_t lock;
@@ -100,21 +99,8 @@ static int make_folders(int at, const char *path, const char **base)
 
 static int make_stage(struct unpacking *u, struct zr_error *err)
 {
-    uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return failed(u, errno, "", err);
-    snprintf(u->stage_name, sizeof u->stage_name, ".zrecord-%016" PRIx64 ".tmp", random);
-    if (mkdirat(u->parent_fd, u->stage_name, 0777)) {
-        u->stage_name[0] = 0;
-        return failed(u, errno, "", err);
-    }
-    u->stage_fd = zri_folder_open(u->parent_fd, u->stage_name);
-    if (u->stage_fd >= 0)
-        return ZR_OK;
-    int e = errno;
-    unlinkat(u->parent_fd, u->stage_name, AT_REMOVEDIR);
-    u->stage_name[0] = 0;
-    return failed(u, e, "", err);
+    int e = zri_stage_make(u->parent_fd, u->stage_name, &u->stage_fd);
+    return e ? failed(u, e, "", err) : ZR_OK;
 }
 
 /* The folder that will hold the stage: dir itself, or the one it is to appear in. */
@@ -329,11 +315,16 @@ static int move_into_place(struct unpacking *u, struct zr_error *err)
         return ZR_OK;
     }
     bool stranded;
+    int turn_fd;
     struct zr_error error;
+    if (!zri_turn_begin(u->dir_fd, &u->watch, &turn_fd))
+        return zri_fail(err, ZR_E_CANCELLED, "%s: cancelled", u->dir);
     int rc = zri_members_place(u->a, u->stage_fd, u->dir_fd, u->dir, &stranded, &error);
+    zri_turn_end(u->dir_fd, turn_fd);
     if (stranded) { /* the stage holds the only copy of something */
         zri_fail(err, rc, "%s; not all could be undone: what is missing is in %s/%s", error.message,
                  u->dir, u->stage_name);
+        zri_stage_keep(u->stage_fd);
         u->stage_name[0] = 0;
         return rc;
     }
@@ -374,6 +365,8 @@ int zr_archive_unpack(const char *path, const char *dir,
         rc = write_members(&u, err);
     if (!rc)
         rc = move_into_place(&u, err);
+    if (!rc)
+        zri_stage_remove_stale(u.parent_fd);
     release(&u);
     return rc;
 }

@@ -569,7 +569,9 @@ struct zr_archive_unpack_options {
 /* Writes every member below dir, which is made when missing.  Everything is checked
  * before the first file takes its name, files that are there are replaced, links
  * below dir are not followed.  When a file cannot take its name (a read-only folder),
- * those before it are taken back: on failure nothing has changed.  options may be NULL. */
+ * those before it are taken back: on failure nothing has changed.  Unpacks into one dir
+ * take turns.  A killed one leaves a hidden folder, .zrecord-*.tmp, which packing passes
+ * over and the next unpack to the same place removes.  options may be NULL. */
 ZR_API int zr_archive_unpack(const char *path, const char *dir,
                              const struct zr_archive_unpack_options *options, struct zr_error *err);
 

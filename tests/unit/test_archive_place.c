@@ -4,6 +4,9 @@
  * half-way, and at any depth (engine/archive_place.c, archive_folders.c).
  */
 #include <limits.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -18,11 +21,15 @@ static enum lack lack;              /* of the filesystem: each of what stands be
 static unsigned fail_from, fail_to; /* calls that fail; 0: none */
 static unsigned calls;
 
+static void (*on_call)(void); /* before the first one */
+
 static int run_call(long (*call)(int, const char *, int, const char *, unsigned), int from_fd,
                     const char *from, int to_fd, const char *to, unsigned flags)
 {
     bool is_removal = !strncmp(to, ".lifted-", 8);
     calls += !is_removal;
+    if (on_call && !is_removal)
+        on_call();
     if (fail_from && !is_removal && calls >= fail_from && calls <= fail_to) {
         errno = EIO;
         return -1;
@@ -455,6 +462,113 @@ START_TEST(few_files_that_may_be_open_leave_nothing)
 }
 END_TEST
 
+/* ---------------------------------------------------------------- one after the other */
+
+static pthread_t other;
+static sem_t other_waits;
+static bool other_is_done;
+static unsigned other_asked;
+
+static int ask_other(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)ctx;
+    if (done == total && ++other_asked == 10)
+        sem_post(&other_waits);
+    return 0;
+}
+
+static void *unpack_other(void *ctx)
+{
+    const struct zr_archive_unpack_options o = {.thread_count = 1, .progress = ask_other};
+    (void)ctx;
+    expect_ok(zr_archive_unpack(at("two.tdz"), at("dir"), &o, &err));
+    other_is_done = true;
+    sem_post(&other_waits);
+    return NULL;
+}
+
+/* In the middle of one: the other is started, and comes to its end or has to wait. */
+static void start_other(void)
+{
+    if (calls < 3)
+        return;
+    on_call = NULL;
+    ck_assert(pthread_create(&other, NULL, unpack_other, NULL) == 0);
+    sem_wait(&other_waits);
+    ck_assert(!other_is_done);
+}
+
+START_TEST(two_unpacks_into_one_folder_take_turns)
+{
+    const struct zr_archive_source sources[] = {
+        {.name = "meta.json", .data = "{}", .nbytes = 2},
+        {.name = "a.memmap", .data = "other", .nbytes = 5},
+        {.name = "b.memmap", .data = "other", .nbytes = 5},
+    };
+    save_names(at("a.tdz"));
+    expect_ok(zr_archive_save(at("two.tdz"), sources, COUNT(sources), NULL, &err));
+    make_folder();
+    sem_init(&other_waits, 0, 0);
+    zri_watch_nsec = 0;
+    on_call = start_other;
+    expect_ok(zr_archive_unpack(at("a.tdz"), at("dir"), &serial, &err));
+    pthread_join(other, NULL);
+    ck_assert_uint_eq(file_nbytes(at("dir/a.memmap")), 5);
+    ck_assert_uint_eq(file_nbytes(at("dir/b.memmap")), 5);
+    ck_assert_uint_eq(entry_count(at("dir")), 7);
+    sem_destroy(&other_waits);
+}
+END_TEST
+
+static unsigned die_at;
+
+static void die(void)
+{
+    if (calls == die_at)
+        raise(SIGKILL);
+}
+
+static int die_asked(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)done, (void)total;
+    return raise(SIGKILL);
+}
+
+static void unpack_and_die(unsigned call)
+{
+    const struct zr_archive_unpack_options o = {.thread_count = 1,
+                                                .progress = call ? NULL : die_asked};
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        calls = 0;
+        die_at = call;
+        on_call = die;
+        zr_archive_unpack(at("a.tdz"), at("dir"), &o, NULL);
+        _exit(0);
+    }
+    ck_assert(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+}
+
+/* While members are written, and at each of the renames. */
+START_TEST(a_killed_unpack_is_cleared_away_by_the_next)
+{
+    save_names(at("a.tdz"));
+    for (unsigned call = 0; call < 8; call++) {
+        make_folder();
+        unpack_and_die(call);
+        ck_assert_uint_gt(entry_count(at("dir")), 5);
+        ck_assert(unlink(at("dir/link")) == 0);
+        expect_ok(zr_archive_pack(at("dir"), at("left.tdz"), NULL, &err)); /* none of the stage */
+        expect_ok(zr_archive_unpack(at("left.tdz"), at("left"), &serial, &err));
+        ck_assert_uint_le(entry_count(at("left")), 7);
+        remove_tree(at("left"));
+        expect_ok(zr_archive_unpack(at("a.tdz"), at("dir"), &serial, &err));
+        check_new();
+    }
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -464,6 +578,8 @@ int main(void)
         paths_may_be_longer_than_the_system_takes,
         a_failed_unpack_of_any_depth_leaves_nothing,
         few_files_that_may_be_open_leave_nothing,
+        two_unpacks_into_one_folder_take_turns,
+        a_killed_unpack_is_cleared_away_by_the_next,
     };
     return run_tests("archive_place", tests, COUNT(tests), 120);
 }
