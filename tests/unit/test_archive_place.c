@@ -246,6 +246,11 @@ START_TEST(what_cannot_be_put_back_is_kept_and_told_of)
                 ck_assert_ptr_nonnull(strstr(after.text, ".zrecord-"));
                 /* or more: links to the same file */
                 ck_assert_msg(count_old(after.text) >= 4, "%s", after.text);
+                /* nor does another unpack clear it away */
+                ck_assert_int_eq(zr_archive_unpack(at("a.tdz"), at("dir"), &serial, &err), ZR_OK);
+                free(after.text);
+                after = picture_of(at("dir"));
+                ck_assert_ptr_nonnull(strstr(after.text, ".zrecord-"));
             }
             free(before.text);
             free(after.text);
