@@ -110,10 +110,10 @@ PyObject *zpy_array_view(PyObject *owner, PyArray_Descr *dtype, int ndim, const 
 /* index.c */
 /* Whether key is a scalar index: an int or NumPy integer, not a bool. */
 bool zpy_is_scalar(PyObject *key);
-/* One id below length; -1 with IndexError or TypeError. */
-int zpy_id_from_scalar(PyObject *key, uint64_t length, uint64_t *id);
-/* Ids that key selects out of length; release in both cases. */
-int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length);
+/* One id of a store; -1 with IndexError or TypeError. */
+int zpy_id_from_scalar(PyObject *key, const struct store *s, uint64_t *id);
+/* Ids that key selects out of a store; release in both cases. */
+int zpy_ids_init(struct ids *ids, PyObject *key, const struct store *s);
 void zpy_ids_release(struct ids *ids);
 
 /* record.c */
@@ -134,7 +134,7 @@ struct store *zpy_store_alloc(struct core_state *state, PyTypeObject *type, PyOb
 int zpy_store_set_schema(struct store *s, const char *dtype, int codec, uint32_t ndim,
                          const uint64_t *shape);
 /* RuntimeError; always -1. */
-int zpy_raise_closed(void);
+int zpy_raise_closed(const struct store *s);
 /* Opens a pending store; -1 with RuntimeError on a closed store or a writer. */
 int zpy_store_readable(struct store *s);
 /* The reader, which stays valid until zpy_reader_leave; NULL with an exception. */

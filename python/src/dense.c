@@ -117,7 +117,7 @@ static PyObject *gather_key(struct store *s, PyObject *key, PyObject *out)
         return NULL;
     struct ids ids;
     PyObject *batch = NULL;
-    if (zpy_ids_init(&ids, key, s->length) == 0)
+    if (zpy_ids_init(&ids, key, s) == 0)
         batch = out == Py_None ? gather_new(s, reader, ids.at, ids.count)
                                : gather_out(s, reader, &ids, out);
     zpy_ids_release(&ids);

@@ -22,17 +22,17 @@ static int refuse_type(PyObject *key, PyArrayObject *array)
     return -1;
 }
 
-static int refuse_id(uint64_t id, bool is_signed, uint64_t length)
+static int refuse_id(uint64_t id, bool is_signed, const struct store *s)
 {
     if (is_signed && id > INT64_MAX)
-        PyErr_Format(PyExc_IndexError, "negative record index %lld is not supported",
+        PyErr_Format(PyExc_IndexError, "%S: negative record index %lld is not supported", s->path,
                      (long long)(int64_t)id);
-    else if (!length)
-        PyErr_Format(PyExc_IndexError, "record index %llu is out of range: the store is empty",
-                     (unsigned long long)id);
+    else if (!s->length)
+        PyErr_Format(PyExc_IndexError, "%S: record index %llu is out of range: the store is empty",
+                     s->path, (unsigned long long)id);
     else
-        PyErr_Format(PyExc_IndexError, "record index %llu is outside 0..%llu",
-                     (unsigned long long)id, (unsigned long long)(length - 1));
+        PyErr_Format(PyExc_IndexError, "%S: record index %llu is outside 0..%llu", s->path,
+                     (unsigned long long)id, (unsigned long long)(s->length - 1));
     return -1;
 }
 
@@ -45,11 +45,11 @@ bool zpy_is_scalar(PyObject *key)
 }
 
 /* A Python int that does not fit int64: uint64 is out of range, beyond is no index at all. */
-static int refuse_huge(PyObject *number)
+static int refuse_huge(PyObject *number, const struct store *s)
 {
     unsigned long long value = PyLong_AsUnsignedLongLong(number);
     if (!PyErr_Occurred()) {
-        PyErr_Format(PyExc_IndexError, "record index %llu is out of range", value);
+        PyErr_Format(PyExc_IndexError, "%S: record index %llu is out of range", s->path, value);
         return -1;
     }
     PyErr_Clear();
@@ -57,28 +57,28 @@ static int refuse_huge(PyObject *number)
     return -1;
 }
 
-static int id_from_long(PyObject *number, uint64_t length, uint64_t *id)
+static int id_from_long(PyObject *number, const struct store *s, uint64_t *id)
 {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
     if (overflow)
-        return refuse_huge(number);
+        return refuse_huge(number, s);
     if (value == -1 && PyErr_Occurred())
         return -1;
-    if ((uint64_t)value >= length)
-        return refuse_id((uint64_t)value, true, length);
+    if ((uint64_t)value >= s->length)
+        return refuse_id((uint64_t)value, true, s);
     *id = (uint64_t)value;
     return 0;
 }
 
-int zpy_id_from_scalar(PyObject *key, uint64_t length, uint64_t *id)
+int zpy_id_from_scalar(PyObject *key, const struct store *s, uint64_t *id)
 {
     if (PyLong_CheckExact(key))
-        return id_from_long(key, length, id);
+        return id_from_long(key, s, id);
     PyObject *number = PyNumber_Index(key);
     if (!number)
         return -1;
-    int rc = id_from_long(number, length, id);
+    int rc = id_from_long(number, s, id);
     Py_DECREF(number);
     return rc;
 }
@@ -107,21 +107,21 @@ void zpy_ids_release(struct ids *ids)
     ids->at = NULL;
 }
 
-static int check_range(const struct ids *ids, bool is_signed, uint64_t length)
+static int check_range(const struct ids *ids, bool is_signed, const struct store *s)
 {
     uint64_t largest = 0;
     for (size_t i = 0; i < ids->count; i++)
         largest = ids->at[i] > largest ? ids->at[i] : largest;
-    if (!ids->count || largest < length)
+    if (!ids->count || largest < s->length)
         return 0;
     for (size_t i = 0; i < ids->count; i++)
-        if (ids->at[i] >= length)
-            return refuse_id(ids->at[i], is_signed, length);
+        if (ids->at[i] >= s->length)
+            return refuse_id(ids->at[i], is_signed, s);
     return 0;
 }
 
 /* 1: taken; 0: not only exact ints that fit, let NumPy decide; -1: error. */
-static int ids_from_sequence(struct ids *ids, PyObject *key, uint64_t length)
+static int ids_from_sequence(struct ids *ids, PyObject *key, const struct store *s)
 {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(key);
     if (reserve(ids, (size_t)count) < 0)
@@ -131,7 +131,7 @@ static int ids_from_sequence(struct ids *ids, PyObject *key, uint64_t length)
         int overflow = 1;
         long long value =
             PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
-        if (overflow || (uint64_t)value >= length) {
+        if (overflow || (uint64_t)value >= s->length) {
             zpy_ids_release(ids);
             return 0;
         }
@@ -152,14 +152,14 @@ static int negative_bound(PyObject *bound)
     return negative ? -1 : 0;
 }
 
-static int ids_from_slice(struct ids *ids, PyObject *key, uint64_t length)
+static int ids_from_slice(struct ids *ids, PyObject *key, const struct store *s)
 {
     PySliceObject *slice = (PySliceObject *)key;
     Py_ssize_t start, stop, step;
     if (negative_bound(slice->start) < 0 || negative_bound(slice->stop) < 0 ||
         PySlice_Unpack(key, &start, &stop, &step) < 0)
         return -1;
-    Py_ssize_t limit = length > PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : (Py_ssize_t)length;
+    Py_ssize_t limit = s->length > PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : (Py_ssize_t)s->length;
     Py_ssize_t count = PySlice_AdjustIndices(limit, &start, &stop, step);
     if (reserve(ids, (size_t)count) < 0)
         return -1;
@@ -168,8 +168,9 @@ static int ids_from_slice(struct ids *ids, PyObject *key, uint64_t length)
     return 0;
 }
 
-static int ids_from_mask(struct ids *ids, PyArrayObject *mask, uint64_t length)
+static int ids_from_mask(struct ids *ids, PyArrayObject *mask, const struct store *s)
 {
+    uint64_t length = s->length;
     if (PyArray_NDIM(mask) != 1 || (uint64_t)PyArray_DIM(mask, 0) != length) {
         PyErr_Format(PyExc_IndexError, "a bool mask must be one-dimensional with length %llu",
                      (unsigned long long)length);
@@ -195,7 +196,7 @@ static bool is_plain_64(PyArrayObject *array)
     return PyArray_ISINTEGER(array) && PyArray_ITEMSIZE(array) == 8 && PyArray_ISCARRAY_RO(array);
 }
 
-static int ids_from_integers(struct ids *ids, PyArrayObject *array, uint64_t length)
+static int ids_from_integers(struct ids *ids, PyArrayObject *array, const struct store *s)
 {
     bool is_signed = PyArray_ISSIGNED(array);
     PyArrayObject *plain = array;
@@ -211,40 +212,41 @@ static int ids_from_integers(struct ids *ids, PyArrayObject *array, uint64_t len
     if (!rc && ids->count)
         memcpy(ids->at, PyArray_DATA(plain), ids->count * sizeof *ids->at);
     Py_DECREF(plain);
-    if (!rc && check_range(ids, is_signed, length) < 0) {
+    if (!rc && check_range(ids, is_signed, s) < 0) {
         zpy_ids_release(ids);
         rc = -1;
     }
     return rc;
 }
 
-static int ids_from_array(struct ids *ids, PyArrayObject *array, PyObject *key, uint64_t length)
+static int ids_from_array(struct ids *ids, PyArrayObject *array, PyObject *key,
+                          const struct store *s)
 {
     if (PyArray_ISBOOL(array))
-        return ids_from_mask(ids, array, length);
+        return ids_from_mask(ids, array, s);
     if (PyArray_SIZE(array) == 0)
         return reserve(ids, 0);
     if (PyArray_ISINTEGER(array))
-        return ids_from_integers(ids, array, length);
+        return ids_from_integers(ids, array, s);
     return refuse_type(key, array);
 }
 
 /* A scalar is the list of itself, so that gather(3) is a batch of one. */
-static int ids_from_one(struct ids *ids, PyObject *key, uint64_t length)
+static int ids_from_one(struct ids *ids, PyObject *key, const struct store *s)
 {
-    return reserve(ids, 1) < 0 ? -1 : zpy_id_from_scalar(key, length, ids->at);
+    return reserve(ids, 1) < 0 ? -1 : zpy_id_from_scalar(key, s, ids->at);
 }
 
-int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length)
+int zpy_ids_init(struct ids *ids, PyObject *key, const struct store *s)
 {
     ids->at = ids->few;
     ids->count = 0;
     if (PyArray_CheckExact(key))
-        return ids_from_array(ids, (PyArrayObject *)key, key, length);
+        return ids_from_array(ids, (PyArrayObject *)key, key, s);
     if (PySlice_Check(key))
-        return ids_from_slice(ids, key, length);
+        return ids_from_slice(ids, key, s);
     if (zpy_is_scalar(key))
-        return ids_from_one(ids, key, length);
+        return ids_from_one(ids, key, s);
     if (PyBool_Check(key) || PyArray_IsScalar(key, Bool)) {
         PyErr_SetString(PyExc_TypeError, "a single bool is neither a record index nor a mask");
         return -1;
@@ -252,7 +254,7 @@ int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length)
     if (PyTuple_CheckExact(key) || PyList_CheckExact(key)) {
         int taken;
         Py_BEGIN_CRITICAL_SECTION(key);
-        taken = ids_from_sequence(ids, key, length);
+        taken = ids_from_sequence(ids, key, s);
         Py_END_CRITICAL_SECTION();
         if (taken)
             return taken < 0 ? -1 : 0;
@@ -260,7 +262,7 @@ int zpy_ids_init(struct ids *ids, PyObject *key, uint64_t length)
     PyObject *array = PyArray_FROM_O(key);
     if (!array)
         return -1;
-    int rc = ids_from_array(ids, (PyArrayObject *)array, key, length);
+    int rc = ids_from_array(ids, (PyArrayObject *)array, key, s);
     Py_DECREF(array);
     return rc;
 }

@@ -105,7 +105,7 @@ PyObject *zpy_packed(PyObject *op, PyObject *key)
         return NULL;
     struct ids ids;
     PyObject *tuple = NULL;
-    if (zpy_ids_init(&ids, key, s->length) == 0)
+    if (zpy_ids_init(&ids, key, s) == 0)
         tuple = packed(s, reader, &ids);
     zpy_ids_release(&ids);
     zpy_reader_leave(s);

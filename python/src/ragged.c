@@ -133,7 +133,7 @@ static PyObject *gather_key(struct store *s, PyObject *key)
         return NULL;
     struct ids ids;
     PyObject *list = NULL;
-    if (zpy_ids_init(&ids, key, s->length) == 0)
+    if (zpy_ids_init(&ids, key, s) == 0)
         list = gather_list(s, reader, ids.at, ids.count);
     zpy_ids_release(&ids);
     zpy_reader_leave(s);

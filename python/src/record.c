@@ -11,7 +11,7 @@ PyObject *zpy_record_of(struct store *s, PyObject *key, zpy_gather_one_fn gather
         return NULL;
     uint64_t id;
     PyObject *record = NULL;
-    if (zpy_id_from_scalar(key, s->length, &id) == 0)
+    if (zpy_id_from_scalar(key, s, &id) == 0)
         record = gather(s, reader, id);
     zpy_reader_leave(s);
     return record;

@@ -15,9 +15,9 @@
 
 /* ---------------------------------------------------------------- readers */
 
-int zpy_raise_closed(void)
+int zpy_raise_closed(const struct store *s)
 {
-    PyErr_SetString(PyExc_RuntimeError, "the store is closed");
+    PyErr_Format(PyExc_RuntimeError, "%S: the store is closed", s->path);
     return -1;
 }
 
@@ -137,7 +137,7 @@ static int open_pending(struct store *s)
 int zpy_store_readable(struct store *s)
 {
     if (s->closed)
-        return zpy_raise_closed();
+        return zpy_raise_closed(s);
     if (s->writable) {
         PyErr_SetString(PyExc_RuntimeError,
                         "a writer cannot be read: close() it, then open() the path");
@@ -166,7 +166,7 @@ struct zr_reader *zpy_reader_enter(struct store *s)
     unsigned long long users = atomic_load(&s->users);
     do {
         if (users & CLOSED) {
-            zpy_raise_closed();
+            zpy_raise_closed(s);
             return NULL;
         }
     } while (!atomic_compare_exchange_weak(&s->users, &users, users + 1));
@@ -363,7 +363,7 @@ static Py_ssize_t store_length(PyObject *op)
 {
     struct store *s = (struct store *)op;
     if (s->closed)
-        return zpy_raise_closed();
+        return zpy_raise_closed(s);
     if (s->writable)
         return (Py_ssize_t)s->length;
     return zpy_store_readable(s) < 0 ? -1 : (Py_ssize_t)s->length;
@@ -422,7 +422,7 @@ static PyObject *store_prefetch(PyObject *op, PyObject *key)
         return NULL;
     struct ids ids;
     size_t queued_count = 0;
-    int rc = zpy_ids_init(&ids, key, s->length);
+    int rc = zpy_ids_init(&ids, key, s);
     if (!rc) {
         Py_BEGIN_ALLOW_THREADS
         queued_count = zr_prefetch(reader, ids.at, ids.count);
@@ -442,7 +442,7 @@ static PyObject *store_pickle_state(PyObject *op, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     if (s->closed) {
-        zpy_raise_closed();
+        zpy_raise_closed(s);
         return NULL;
     }
     return Py_BuildValue("(OOOiKOK)", (PyObject *)Py_TYPE(op), s->path, s->location, s->geometry,

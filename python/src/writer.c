@@ -159,7 +159,7 @@ struct zr_writer *zpy_writer_enter(struct store *s)
         return NULL;
     }
     if (s->closed) {
-        zpy_raise_closed();
+        zpy_raise_closed(s);
         return NULL;
     }
     if (lock_writer(s) < 0)
@@ -169,7 +169,7 @@ struct zr_writer *zpy_writer_enter(struct store *s)
     if (s->failed)
         raise_failed(s);
     else
-        zpy_raise_closed();
+        zpy_raise_closed(s);
     zpy_writer_leave(s);
     return NULL;
 }

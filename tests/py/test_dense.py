@@ -177,6 +177,18 @@ def test_messages_name_the_offending_id(store):
         store[[1.5]]
 
 
+@pytest.mark.parametrize("key", [12, np.uint64(12), 2**63, -3, [1, 12], np.array([12]), [-3]], ids=repr)
+def test_messages_name_the_store(store, key):
+    for call in (store.__getitem__, store.gather, store.prefetch):
+        with pytest.raises(IndexError) as caught:
+            call(key)
+        assert str(caught.value).startswith(f"{store.path}: ")
+    store.close()
+    with pytest.raises(RuntimeError) as caught:
+        store[0]
+    assert str(caught.value) == f"{store.path}: the store is closed"
+
+
 def test_iteration_ends(store, data):
     assert np.array_equal(np.stack(list(store)), data)
     assert np.array_equal(np.stack(list(reversed(store))), data[::-1])
