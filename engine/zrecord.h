@@ -566,12 +566,13 @@ struct zr_archive_unpack_options {
     zr_progress_fn progress;
     void *progress_ctx;
 };
-/* Writes every member below dir, which is made when missing.  Everything is checked
- * before the first file takes its name, files that are there are replaced, links
- * below dir are not followed.  When a file cannot take its name (a read-only folder),
- * those before it are taken back: on failure nothing has changed.  Unpacks into one dir
- * take turns.  A killed one leaves a hidden folder, .zrecord-*.tmp, which packing passes
- * over and the next unpack to the same place removes.  options may be NULL. */
+/* Writes every member below dir, which is made when missing; ZR_E_EXISTS when it is a
+ * store.  Everything is checked before the first file takes its name, files that are
+ * there are replaced, links below dir are not followed.  When a file cannot take its
+ * name (a read-only folder), those before it are taken back: on failure nothing has
+ * changed.  Unpacks into one dir take turns.  A killed one leaves a hidden folder,
+ * .zrecord-*.tmp, which packing passes over and the next unpack to the same place
+ * removes.  options may be NULL. */
 ZR_API int zr_archive_unpack(const char *path, const char *dir,
                              const struct zr_archive_unpack_options *options, struct zr_error *err);
 
@@ -712,6 +713,9 @@ struct zr_mount_ctl {
 };
 /* Fails with ENOTTY on other files. */
 #define ZR_MOUNT_CTL _IOWR('z', 0x72, struct zr_mount_ctl)
+/* The extended attribute of a folder that was made to be mounted on: whoever ends the mount
+ * removes it.  zrecordfs does when the mount ends for being idle. */
+#define ZR_MOUNT_MADE "user.zrecord.made"
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,8 @@
  */
 #include "mountpoint.h"
 
+#include "zrecord.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -299,6 +302,12 @@ int mountpoint_detach(const char *absolute)
     if (umount2(absolute, UMOUNT_NOFOLLOW) == 0)
         return 0;
     return errno == EPERM ? detach_as_user(absolute, false) : -1;
+}
+
+void mountpoint_remove_made(const char *absolute)
+{
+    if (lgetxattr(absolute, ZR_MOUNT_MADE, NULL, 0) >= 0)
+        rmdir(absolute); /* fails where something is in it, or mounted there */
 }
 
 void mountpoint_set_read_ahead(const char *absolute, uint64_t file_nbytes)

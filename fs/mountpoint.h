@@ -25,6 +25,10 @@ int mountpoint_await(const char *absolute);
 /* Unmounts it unless it is in use; 0 or -1. */
 int mountpoint_detach(const char *absolute);
 
+/* Removes a folder that nothing is mounted on and that is empty, if it was made for the mount
+ * (ZR_MOUNT_MADE). */
+void mountpoint_remove_made(const char *absolute);
+
 /* Lets the kernel read files of that size in one piece, as far as this process
  * may; 128 KiB, the kernel's default, is never lowered. */
 void mountpoint_set_read_ahead(const char *absolute, uint64_t file_nbytes);

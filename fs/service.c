@@ -71,9 +71,11 @@ void service_await_end(const sigset_t *signals, const struct service_watch *watc
             seen = count;
             since = now_sec();
         } else if (now_sec() - since >= watch->timeout_sec) {
-            if (mountpoint_detach(watch->mountpoint) == 0)
+            if (mountpoint_detach(watch->mountpoint) == 0) {
                 report(LOG_INFO, "nothing was asked of %s for %u s: unmounted", watch->mountpoint,
                        watch->timeout_sec);
+                mountpoint_remove_made(watch->mountpoint);
+            }
             since = now_sec(); /* in use: look again after as long */
             seen = watch->request_count(watch->ctx);
         }

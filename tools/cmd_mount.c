@@ -34,7 +34,7 @@ static int make_mountpoint(const char *path, bool *made)
 {
     *made = mkdir(path, 0777) == 0;
     if (*made)
-        setxattr(path, MOUNTPOINT_MARK, "1", 1, 0); /* without it the folder just stays */
+        setxattr(path, ZR_MOUNT_MADE, "1", 1, 0); /* without it the folder just stays */
     else if (errno != EEXIST)
         return fail_errno(path);
     return 0;
@@ -117,7 +117,7 @@ const struct command cmd_mount = {
     .arguments = "STORE FOLDER",
     .summary = "Show the records of a store as .npy files in a folder",
     .options = "Runs zrecordfs, found beside this program or in PATH.  FOLDER is made when it is\n"
-               "missing, and then removed again by zrecord umount.\n\n"
+               "missing, and then removed again by zrecord umount, or when timeout= has passed.\n\n"
                "  -o OPTIONS   passed on to zrecordfs, see zrecordfs --help\n"
                "  -f, -d, -s   passed on: stay in the foreground, debug, one thread\n"
                "  -h, --help   this text\n",

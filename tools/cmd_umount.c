@@ -58,11 +58,8 @@ static void mount_type(const char *path, char *type, size_t size)
     endmntent(table);
 }
 
-static int check_mounted(const char *shown, const char *path)
+static int check_mounted(const char *shown, const char *type)
 {
-    char type[64];
-
-    mount_type(path, type, sizeof type);
     if (strcmp(type, MOUNT_TYPE) == 0)
         return 0;
     if (type[0])
@@ -97,15 +94,25 @@ static int detach_as_user(const char *shown, char *path, bool lazy)
     return status ? EXIT_FAILED : 0;
 }
 
+/* Whether the folder was made by zrecord mount, empty, and is gone now. */
+static bool remove_made(const char *path)
+{
+    return getxattr(path, ZR_MOUNT_MADE, NULL, 0) >= 0 && rmdir(path) == 0;
+}
+
 static int detach(const char *shown, char *path, bool lazy)
 {
-    int status = check_mounted(shown, path);
+    char type[64];
 
+    mount_type(path, type, sizeof type);
+    if (!type[0] && remove_made(path))
+        return 0; /* what a mount left that ended otherwise */
+    int status = check_mounted(shown, type);
     if (status)
         return status;
     status = geteuid() == 0 ? detach_as_root(shown, path, lazy) : detach_as_user(shown, path, lazy);
-    if (!status && getxattr(path, MOUNTPOINT_MARK, NULL, 0) >= 0)
-        rmdir(path); /* only when it is empty */
+    if (!status)
+        remove_made(path);
     return status;
 }
 
@@ -135,7 +142,8 @@ const struct command cmd_umount = {
     .name = "umount",
     .arguments = "FOLDER",
     .summary = "End a mount, also one whose zrecordfs has died",
-    .options = "The folder is removed when zrecord mount made it and it is empty.\n\n"
+    .options = "The folder is removed when zrecord mount made it and it is empty, also when\n"
+               "nothing is mounted there any more.\n\n"
                "  -z, --lazy   detach it now although it is in use\n"
                "  -h, --help   this text\n",
     .run = run,

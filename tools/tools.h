@@ -101,9 +101,6 @@ void hint_no_store(const char *path);
 /* Runs a program, found by PATH, to its end, passing signals on: its exit status,
  * 128 + signal, or -1 with errno when it could not be started. */
 int run_program(const char *program, char **argv);
-/* Extended attribute of folders that `mount` made, so that `umount` removes
- * those only. */
-#define MOUNTPOINT_MARK "user.zrecord.made"
 
 /* ---------------------------------------------------------------- progress.c
  * A bar on stderr, only when that is a terminal, redrawn ten times a second. */
@@ -127,6 +124,7 @@ void progress_erase(void);
 
 struct span {
     uint64_t first, stop, step;
+    bool is_single; /* an id, which has to be there; a range ends where the store does */
 };
 struct selection {
     struct span *spans;

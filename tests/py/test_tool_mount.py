@@ -85,6 +85,27 @@ def test_a_folder_with_something_in_it_stays(here, zrecord_tool):
     assert os.listdir("m") == ["mine"]
 
 
+def test_a_folder_that_was_made_goes_when_the_mount_is_idle(here, zrecord_tool):
+    os.mkdir("mine")
+    for folder in ("m", "mine"):
+        assert zrecord_tool("mount", "-o", "timeout=1", "s", folder).returncode == 0
+        wait_gone(daemon_pid(folder))
+    assert not os.path.exists("m") and os.listdir("mine") == []
+    done = zrecord_tool("umount", "mine")
+    assert done.returncode == 1 and "nothing is mounted there" in done.stderr and os.path.isdir("mine")
+
+
+def test_umount_removes_what_a_mount_left(here, zrecord_tool):
+    assert zrecord_tool("mount", "s", "m").returncode == 0
+    subprocess.run(["umount", "m"], check=True)
+    open("m/file", "w").close()
+    done = zrecord_tool("umount", "m")
+    assert done.returncode == 1 and "nothing is mounted there" in done.stderr
+    os.remove("m/file")
+    done = zrecord_tool("umount", "m")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "") and not os.path.exists("m")
+
+
 def test_options_are_passed_on(here, zrecord_tool):
     assert zrecord_tool("mount", "-o", "show_control", "-o", "umask=0027", "s", "m").returncode == 0
     assert ".control" in os.listdir("m")
