@@ -73,14 +73,14 @@ static int take_span(struct cursor *c, uint64_t length, struct selection_span *s
     int failure = is_single ? take_number(c, &first) : take_range(c, &first, &stop, &step);
     if (failure)
         return failure;
+    if (step == 0 || (!is_single && first > stop))
+        return EINVAL;
+    if (is_single && first >= length)
+        return ERANGE;
     if (is_single)
         stop = first + 1;
-    else if (stop == OPEN_END)
-        stop = first < length ? length : first;
-    if (step == 0 || first > stop)
-        return EINVAL;
-    if (stop > length)
-        return ERANGE;
+    stop = stop < length ? stop : length;
+    first = first < stop ? first : stop;
     uint64_t width = stop - first;
     *span = (struct selection_span){
         .first = first, .step = step, .count = width / step + (width % step != 0)};

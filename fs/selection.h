@@ -22,8 +22,9 @@ struct selection {
 };
 
 /* Parses nbytes of text for a store of that length.  Open ends are filled: ":" is
- * everything.  0 and *out, to be freed; EINVAL for other words, ERANGE for records that
- * are not there or more than 2^63, ENOMEM. */
+ * everything, and ranges end where the store does, as slices do in Python.  0 and *out, to
+ * be freed; EINVAL for other words, ERANGE for single records that are not there or more
+ * than 2^63 in all, ENOMEM. */
 int selection_parse(const char *text, size_t nbytes, uint64_t length, struct selection **out);
 
 /* The ids at positions [position, position + count), which must exist. */

@@ -43,6 +43,7 @@ static bool parse_span(char *text, struct span *span)
         return false;
     span->stop = span->first + 1;
     span->step = 1;
+    span->is_single = true;
     return true;
 }
 
@@ -101,13 +102,13 @@ int selection_resolve(struct selection *s, const char *store, uint64_t length)
 {
     for (size_t i = 0; i < s->span_count; i++) {
         struct span *span = &s->spans[i];
-        if (span->stop == OPEN_END)
-            span->stop = span->first < length ? length : span->first;
-        if (span->stop > length || span->first > length) {
+        if (span->is_single && span->first >= length) {
             diag("%s: record %" PRIu64 " is out of range: the store has %" PRIu64, store,
-                 span->first >= length ? span->first : span->stop - 1, length);
+                 span->first, length);
             return EXIT_FAILED;
         }
+        span->stop = span->stop < length ? span->stop : length; /* as slices do in Python */
+        span->first = span->first < span->stop ? span->first : span->stop;
         if (__builtin_add_overflow(s->count, span_count(span), &s->count)) {
             diag("%s: too many records selected", store);
             return EXIT_FAILED;

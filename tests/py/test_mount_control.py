@@ -2,6 +2,7 @@
 """Commands for a running mount: written to .control, or by `zrecord ctl`, and what status says of them."""
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -82,7 +83,7 @@ def test_commands_are_lines_written_to_the_control_file(store, tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [b"nonsense\n", b"prefetch\n", b"prefetch x\n", b"prefetch 300\n", b"prefetch 0 1\n", b"drop 0:301", b"stats\n",
+    [b"nonsense\n", b"prefetch\n", b"prefetch x\n", b"prefetch 300\n", b"prefetch 0 1\n", b"drop 0:300,300", b"stats\n",
      b"stats clear\n", b"log loud\n", b"PREFETCH 1\n", b"prefetch\x000\n", b"log\n", b"\xff\xfe\n", b"x" * 70000],
 )  # fmt: skip
 def test_a_bad_command_fails_its_write_and_is_named(store, tmp_path, text):
@@ -207,6 +208,16 @@ def test_a_command_is_for_control_files_only(store, tmp_path):
                 fcntl.ioctl(fd, 0xC0000000 | 8192 << 16 | ord("z") << 8 | 0x72, bytearray(8192))
             assert caught.value.errno == errno.ENOTTY
             os.close(fd)
+
+
+def test_a_range_ends_where_the_store_does(store, tmp_path, zrecord_tool):
+    with mounted(store, tmp_path / "m") as m:
+        for command in ("prefetch", "drop"):
+            done = zrecord_tool("ctl", m.path, command, "0:1000000")
+            assert done.returncode == 0, done.stderr
+        assert json.loads(read_raw(m / ".views/prefetch/0:1000000"))["records"] == m.status()["store"]["length"]
+        done = zrecord_tool("ctl", m.path, "prefetch", "1000000")
+        assert done.returncode == 2 and "records out of range" in done.stderr
 
 
 @needs_root

@@ -48,7 +48,7 @@ def test_views_can_be_opened_and_are_listed_on_request_only(tokens, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["at/300.npy", "at/0,300.npy", "at/0:301.npy", "at/.npy", "at/1", "at/1.NPY", "at/a.npy", "at/-1.npy", "at/1,,2.npy",
+    ["at/300.npy", "at/0,300.npy", "at/0:300,300.npy", "at/.npy", "at/1", "at/1.NPY", "at/a.npy", "at/-1.npy", "at/1,,2.npy",
      "at/18446744073709551616.npy", "at/5:1.npy", "at/0:9:0.npy", "epoch/042", "epoch/-1", "epoch/x", "epoch/1.5",
      "epoch/18446744073709551616", "epoch/1/00000300.npy", "epoch/1/0.npy", "prefetch/300", "prefetch/x", "all", "none"],
 )  # fmt: skip
@@ -137,7 +137,7 @@ def test_threads_share_the_rows_of_an_array(tokens, tmp_path):
         assert m.status()["counters"]["decodes"] == 300
 
 
-@pytest.mark.parametrize("text", ["0,5,2", "7", "0:256", "0:300:10", ":", "299:,0,0,0", "5:5"])
+@pytest.mark.parametrize("text", ["0,5,2", "7", "0:256", "0:300:10", ":", "299:,0,0,0", "5:5", "290:4096", "0:4096:50,7", "300:", "500:600"])
 def test_a_selection_is_a_gather_as_one_file(tokens, tmp_path, text):
     ids = []
     for part in text.split(","):

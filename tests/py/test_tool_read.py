@@ -81,6 +81,9 @@ def test_ls(here, zrecord_tool):
         ("::200", [0, 200, 400]),
         ("5:5", []),
         ("500:", []),
+        ("600:", []),
+        ("498:4096", [498, 499]),
+        ("0:4096:200,7", [0, 200, 400, 7]),
     ],
 )
 def test_selections(here, zrecord_tool, text, ids):
@@ -89,7 +92,7 @@ def test_selections(here, zrecord_tool, text, ids):
     assert done.stdout.split() == [f"{i:08d}.npy" for i in ids]
 
 
-@pytest.mark.parametrize("text,record", [("500", 500), ("0,499,500", 500), ("0:501", 500), ("18446744073709551614", 2**64 - 2), ("600:", 600)])
+@pytest.mark.parametrize("text,record", [("500", 500), ("0,499,500", 500), ("18446744073709551614", 2**64 - 2)])
 def test_selections_out_of_range(here, zrecord_tool, text, record):
     for args in [("ls", "d"), ("export", "d", "out"), ("export", "d", "out.npy")]:
         done = zrecord_tool(*args, "--records", text)

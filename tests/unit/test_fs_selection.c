@@ -43,6 +43,15 @@ START_TEST(ids_and_ranges_in_any_order)
 }
 END_TEST
 
+START_TEST(ranges_end_where_the_store_does)
+{
+    CHECK_IDS("998:4096", 998, 999);
+    CHECK_IDS("0:1001:500", 0, 500);
+    CHECK_IDS("997:18446744073709551614:2,3", 997, 999, 3);
+    CHECK_IDS("1000:,1000:2000,5000:6000,5000:,7", 7);
+}
+END_TEST
+
 START_TEST(everything_and_nothing)
 {
     struct selection *s;
@@ -80,7 +89,6 @@ START_TEST(records_that_are_not_there_are_out_of_range)
 {
     ck_assert_int_eq(failure_of("1000"), ERANGE);
     ck_assert_int_eq(failure_of("0,1000"), ERANGE);
-    ck_assert_int_eq(failure_of("0:1001"), ERANGE);
     ck_assert_int_eq(failure_of("18446744073709551616"), ERANGE);
     ck_assert_int_eq(failure_of("18446744073709551615"), ERANGE);
     ck_assert_int_eq(failure_of("0:99999999999999999999"), ERANGE);
@@ -110,6 +118,7 @@ int main(void)
     Suite *suite = suite_create("fs/selection");
     TCase *tests = tcase_create("selection");
     tcase_add_test(tests, ids_and_ranges_in_any_order);
+    tcase_add_test(tests, ranges_end_where_the_store_does);
     tcase_add_test(tests, everything_and_nothing);
     tcase_add_test(tests, other_words_are_refused);
     tcase_add_test(tests, records_that_are_not_there_are_out_of_range);
