@@ -83,6 +83,17 @@ static void report_source(void *ctx, struct source *source, const char *relative
         report(LOG_WARNING, "%s", warning);
 }
 
+/* What can be done with a file that is no source. */
+static const char *hint(const char *path)
+{
+    const char *suffix = strrchr(path, '.');
+    struct stat st;
+    bool is_array = suffix && (strcmp(suffix, ".npy") == 0 || strcmp(suffix, ".npz") == 0);
+    return is_array && stat(path, &st) == 0 && S_ISREG(st.st_mode)
+               ? "; `zrecord import` makes a store of it"
+               : "";
+}
+
 static int open_source(struct mount *m, const char *mountpoint)
 {
     struct zr_error err;
@@ -95,7 +106,7 @@ static int open_source(struct mount *m, const char *mountpoint)
         .writable = m->options.writable_leaves,
     };
     if (sources_new(&m->fs.sources, &options, &err) != ZR_OK) {
-        report(LOG_ERR, "%s", err.message);
+        report(LOG_ERR, "%s%s", err.message, hint(options.path));
         return -1;
     }
     struct source *root = sources_root(m->fs.sources);

@@ -52,30 +52,47 @@ static bool leads_inside(const char *path, const char *mountpoint)
     return probe_is_inside(target, mountpoint);
 }
 
-bool probe_store(const char *path, struct probe_stamp *stamp)
+/* Of a path that could not be looked at: whether nothing is there, or something in the way. */
+static int absent_or(int failure)
+{
+    return failure == ENOTDIR || failure == ENAMETOOLONG ? ENOENT : failure;
+}
+
+int probe_store(const char *path, struct probe_stamp *stamp)
 {
     char meta[PATH_MAX];
     struct stat st;
     int n = snprintf(meta, sizeof meta, "%s/meta.zr", path);
-    if (n < 0 || (size_t)n >= sizeof meta || stat(meta, &st) != 0 || !S_ISREG(st.st_mode))
-        return false;
+    if (n < 0 || (size_t)n >= sizeof meta)
+        return ENOENT;
+    if (stat(meta, &st) != 0)
+        return absent_or(errno);
+    if (!S_ISREG(st.st_mode))
+        return ENOENT;
     *stamp = (struct probe_stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size};
-    return true;
+    return 0;
 }
 
 int probe_classify(const char *mountpoint, const char *path, enum source_kind *kind,
                    struct probe_stamp *stamp)
 {
     struct stat st;
-    if (probe_is_inside(path, mountpoint) || lstat(path, &st) != 0)
+    int failure = ENOENT;
+    if (probe_is_inside(path, mountpoint))
         return ENOENT;
+    if (lstat(path, &st) != 0)
+        return absent_or(errno);
     if (S_ISLNK(st.st_mode) && leads_inside(path, mountpoint))
         return ENOENT;
     *stamp = (struct probe_stamp){0};
-    if ((S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode)) && probe_store(path, stamp)) {
+    if (S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode))
+        failure = probe_store(path, stamp);
+    if (!failure) {
         *kind = SOURCE_STORE;
         return 0;
     }
+    if (failure != ENOENT && !(failure == EACCES && S_ISDIR(st.st_mode)))
+        return failure;
     if (has_archive_name(path) && probe_archive(path, stamp)) {
         *kind = SOURCE_ARCHIVE;
         return 0;
@@ -124,14 +141,22 @@ int probe_names(const char *path, struct probe_name **names, size_t *count)
     DIR *dir = opendir(path);
     if (!dir)
         return errno == ENOENT ? ESTALE : errno;
-    bool fits = true;
-    for (const struct dirent *entry; fits && (entry = readdir(dir));)
-        if (may_be_shown(entry))
-            fits = add_name(names, count, &capacity, entry->d_name);
+    struct stat st;
+    int failure = fstatat(dirfd(dir), ".", &st, 0) == 0 ? 0 : errno; /* EACCES without x */
+    while (!failure) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (!entry) {
+            failure = errno;
+            break;
+        }
+        if (may_be_shown(entry) && !add_name(names, count, &capacity, entry->d_name))
+            failure = ENOMEM;
+    }
     closedir(dir);
-    if (!fits) {
+    if (failure) {
         probe_names_free(*names, *count);
-        return ENOMEM;
+        return failure;
     }
     if (*count)
         qsort(*names, *count, sizeof **names, by_position);

@@ -360,8 +360,10 @@ static int hold_at(struct sources *s, struct source *folder, const char *path, c
     enum source_kind kind;
     struct probe_stamp stamp;
     int failure = probe_classify(s->mountpoint, path, &kind, &stamp);
-    if (failure)
+    if (failure) {
+        fail(err, ZR_E_IO, path, strerror(failure));
         return failure;
+    }
     struct entry *e = kind == SOURCE_ARCHIVE ? find_written(s, relative) : NULL;
     pthread_mutex_lock(&s->lock);
     if (!e)
@@ -446,17 +448,37 @@ bool sources_refresh_left(struct sources *s, const atomic_bool *stopping)
     return some;
 }
 
+struct found {
+    size_t count;   /* stores, archives and broken ones */
+    char why[1024]; /* what could not be looked at first */
+};
+
 static void count_store(void *ctx, struct source *source, const char *relative, const char *why)
 {
     (void)relative;
-    *(size_t *)ctx += why || source->kind != SOURCE_FOLDER;
+    struct found *found = ctx;
+    if (!source || source->kind != SOURCE_FOLDER)
+        found->count++;
+    else if (why && !*found->why)
+        snprintf(found->why, sizeof found->why, "%s", why);
+}
+
+static int no_store(const struct entry *e, const struct found *found, struct zr_error *err)
+{
+    if (!*found->why)
+        return fail(err, ZR_E_FORMAT, e->path,
+                    "not a zrecord store (it has no meta.zr), and no store is below it");
+    fail(err, ZR_E_IO, e->path, "");
+    if (err)
+        snprintf(err->message, sizeof err->message, "%s", found->why);
+    return ZR_E_IO;
 }
 
 static int open_folder(struct sources *s, struct zr_error *err)
 {
     struct entry *e = s->root;
     struct stat st;
-    size_t count = 0;
+    struct found found = {0};
     e->source.kind = SOURCE_FOLDER;
     /* Its paths are looked up all the time: they must not lead into the mount. */
     if (probe_is_inside(e->path, s->mountpoint))
@@ -464,22 +486,34 @@ static int open_folder(struct sources *s, struct zr_error *err)
                     "a folder of stores cannot be mounted on itself or on what holds it");
     if (stat(e->path, &st) == 0)
         e->source.mtime = st.st_mtim;
-    sources_walk(s, &e->source, count_store, &count);
+    sources_walk(s, &e->source, count_store, &found);
     s->options.writable = s->writable != NULL;
-    return count ? ZR_OK
-                 : fail(err, ZR_E_FORMAT, e->path,
-                        "not a zrecord store (it has no meta.zr), and no store is below it");
+    return found.count ? ZR_OK : no_store(e, &found, err);
+}
+
+/* What lies at the path; a folder without a store in it is one of stores. */
+static int classify_root(struct entry *e, struct zr_error *err)
+{
+    struct stat st;
+    if (stat(e->path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        e->source.kind = probe_archive(e->path, &e->stamp) ? SOURCE_ARCHIVE : SOURCE_STORE;
+        return ZR_OK;
+    }
+    int failure = probe_store(e->path, &e->stamp);
+    e->source.kind = failure ? SOURCE_FOLDER : SOURCE_STORE;
+    return failure && failure != ENOENT ? fail(err, ZR_E_IO, e->path, strerror(failure)) : ZR_OK;
 }
 
 static int open_root(struct sources *s, struct zr_error *err)
 {
     struct entry *e = s->root;
-    struct stat st;
-    if (stat(e->path, &st) == 0 && S_ISDIR(st.st_mode) && !probe_store(e->path, &e->stamp))
+    int code = classify_root(e, err);
+    if (code != ZR_OK)
+        return code;
+    if (e->source.kind == SOURCE_FOLDER)
         return open_folder(s, err);
-    bool is_archive = probe_archive(e->path, &e->stamp);
-    e->source.kind = is_archive ? SOURCE_ARCHIVE : SOURCE_STORE;
-    int code = open_reader(s, e, err);
+    bool is_archive = e->source.kind == SOURCE_ARCHIVE;
+    code = open_reader(s, e, err);
     if (code != ZR_OK)
         return code;
     s->options.writable = archive_is_writable(&e->source);

@@ -79,14 +79,16 @@ struct source *source_hold(struct sources *s, struct source *source);
 /* Takes NULL. */
 void source_release(struct sources *s, struct source *source);
 
-/* The child of a mirrored folder, held.  0; ENOENT; EIO for a broken store, whose reason
- * goes to err (may be NULL). */
+/* The child of a mirrored folder, held.  0; ENOENT; EIO for a broken store, or the errno that
+ * is in the way of looking at it; the reason goes to err (may be NULL). */
 int sources_child(struct sources *s, struct source *folder, const char *name, struct source **out,
                   struct zr_error *err);
 
 /* Calls with every folder, store and broken store below a mirrored folder as they are on
- * disk now; source is NULL for a broken one (and held for the call otherwise).  Stops at
- * SOURCES_WALK_MAX of them.  In no particular order, folders before what they hold. */
+ * disk now; source is NULL for a broken one (and held for the call otherwise).  What could
+ * not be looked at has a reason as well, and the folder where that was as source: the call
+ * may be the second one for that folder, or one for the root.  Stops at SOURCES_WALK_MAX.
+ * In no particular order, folders before what they hold. */
 enum { SOURCES_WALK_MAX = 100000 };
 typedef void (*sources_walk_fn)(void *ctx, struct source *source, const char *relative,
                                 const char *why);

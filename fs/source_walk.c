@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WALK_MAX_DEPTH = 256 };
 
@@ -34,9 +35,10 @@ static void walk_child(struct walk *w, struct source *folder, const char *name)
     if (failure) {
         char *relative;
         const char *slash = *folder->relative ? "/" : "";
+        bool is_broken = failure == EIO || failure == ENOMEM;
         if (asprintf(&relative, "%s%s%s", folder->relative, slash, name) < 0)
             return;
-        w->fn(w->ctx, NULL, relative, err.message);
+        w->fn(w->ctx, is_broken ? NULL : folder, relative, err.message);
         free(relative);
         return;
     }
@@ -46,13 +48,28 @@ static void walk_child(struct walk *w, struct source *folder, const char *name)
     source_release(w->s, source);
 }
 
+static void report_folder(struct walk *w, struct source *folder, int failure)
+{
+    char *why;
+    if (asprintf(&why, "%s: %s", folder->path, strerror(failure)) < 0)
+        return;
+    w->fn(w->ctx, folder, folder->relative, why);
+    free(why);
+}
+
 /* Recursion is as deep as the folders are, which PATH_MAX bounds as well. */
 static void walk_folder(struct walk *w, struct source *folder)
 {
     struct probe_name *names;
     size_t count;
-    if (w->depth == WALK_MAX_DEPTH || probe_names(folder->path, &names, &count) != 0)
+    if (w->depth == WALK_MAX_DEPTH)
         return;
+    int failure = probe_names(folder->path, &names, &count);
+    if (failure) {
+        if (failure != ESTALE) /* it is gone by now */
+            report_folder(w, folder, failure);
+        return;
+    }
     w->depth++;
     for (size_t i = 0; i < count && w->count < SOURCES_WALK_MAX; i++)
         walk_child(w, folder, names[i].name);

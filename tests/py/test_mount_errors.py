@@ -214,6 +214,65 @@ def test_the_store_may_not_be_read(here, store):
         check_refused(run("store", "m"), "meta.zr", "ermission")
 
 
+@needs_root
+def test_a_folder_that_may_not_be_entered_is_not_called_empty(here, store):
+    program("setpriv")
+    with as_user(store) as (run, folder):
+        for name, mode in [("shut", 0o700), ("blind", 0o744), ("deaf", 0o711)]:
+            shutil.copytree(store, folder / name / "store")
+            os.chmod(folder / name, mode)
+            check_refused(run(name, "m"), f"{folder}/{name}: Permission denied")
+        shutil.copytree(store, folder / "store.shut")
+        os.chmod(folder / "store.shut", 0o700)
+        check_refused(run("store.shut", "m"), f"{folder}/store.shut: Permission denied")
+        (folder / "above").mkdir()
+        (folder / "shut").rename(folder / "above" / "shut")
+        for source in ("above", "above/shut/store"):
+            done = run(source, "m")
+            check_refused(done, "above/shut", "Permission denied")
+            assert "not a zrecord store" not in done.stderr
+
+
+@needs_root
+def test_what_may_not_be_entered_in_a_tree_is_named(store):
+    program("setpriv")
+    with as_user(store) as (run, folder):
+        tree = folder / "tree"
+        shutil.copytree(store, tree / "open")
+        shutil.copytree(store, tree / "shut")
+        os.chmod(tree / "shut", 0o700)
+        os.symlink("shut/data.zr", tree / "link")
+        os.symlink("loop", tree / "loop")
+        done = run("tree", "m")
+        assert done.returncode == 0, done.stderr
+        assert f"shut cannot be shown: {tree}/shut: Permission denied" in done.stderr
+        assert f"link cannot be shown: {tree}/link: Permission denied" in done.stderr
+        assert f"loop cannot be shown: {tree}/loop: Too many levels of symbolic links" in done.stderr
+        names = {}
+        for entry in json.loads(cat(folder / "m" / ".control", **AS_USER))["broken"]:
+            names[entry["name"]] = entry["message"]
+        assert sorted(names) == ["link", "loop", "shut"] and "Permission denied" in names["shut"]
+        listing = subprocess.run(["ls", folder / "m" / "shut"], capture_output=True, text=True, **AS_USER)
+        assert listing.returncode != 0 and "Permission denied" in listing.stderr
+
+
+def test_a_meta_zr_that_is_an_endless_link(here, store):
+    for name in ("alone", "tree/inner"):
+        (here / name).mkdir(parents=True)
+        os.symlink("meta.zr", here / name / "meta.zr")
+    check_refused(call("alone", "m"), "alone: Too many levels of symbolic links")
+    check_refused(call("tree", "m"), "tree/inner: Too many levels of symbolic links")
+
+
+def test_an_array_is_no_source_yet(here):
+    np.save("a.npy", np.arange(3))
+    np.savez("a.npz", np.arange(3))
+    for source in ("a.npy", "a.npz"):
+        check_refused(call(source, "m"), f"{source}: ", "`zrecord import` makes a store of it")
+    done = call("absent.npy", "m")
+    assert done.returncode == 1 and "import" not in done.stderr
+
+
 # ---------------------------------------------------------------- ordinary users
 
 
