@@ -33,6 +33,8 @@ int archive_open(struct archive **out, const char *path, bool writable, struct z
 bool archive_is_writable(const struct source *source);
 /* Whether it is a leaf or a row of an archive. */
 bool archive_is_part(const struct node *node);
+/* Keeps and logs that a leaf or row does not change its size. */
+void archive_refuse_truncation(const struct node *node);
 /* Takes NULL. */
 void archive_close(struct archive *a);
 /* The highest number that a node of it has. */

@@ -166,6 +166,28 @@ static int meta_read(fuse_req_t req, struct fs *fs, const struct node *node, siz
  * Straight into the mapping.  A page that the kernel writes back may hold bytes of the
  * header, which must be those that are there. */
 
+static int refuse(struct archive *a, const struct zr_archive_leaf *leaf, int failure)
+{
+    const char *why =
+        failure == EFBIG ? "its size is that of its shape, and a write would end beyond"
+                         : "its dtype and shape stay: what is written has to begin with the header "
+                           "that is there, as numpy.load(path, mmap_mode=\"r+\") leaves it";
+    archive_writes_refuse(&a->writes, a->path, leaf->path, why);
+    return failure;
+}
+
+void archive_refuse_truncation(const struct node *node)
+{
+    struct archive *a = node->source->archive;
+    if (!a->writable)
+        return;
+    size_t leaf =
+        node->kind == &node_archive_row ? archive_leaf_of_row(a, node->id) : (size_t)node->id;
+    archive_writes_refuse(&a->writes, a->path, archive_leaf(a, leaf)->path,
+                          "its size is that of its shape: it can neither be cut nor grow, only "
+                          "be written in place, as numpy.load(path, mmap_mode=\"r+\") does");
+}
+
 static int write_part(struct fs *fs, const struct node *node, size_t leaf_index, bool is_row,
                       uint64_t row, const char *buf, size_t nbytes, uint64_t off)
 {
@@ -177,11 +199,11 @@ static int write_part(struct fs *fs, const struct node *node, size_t leaf_index,
     if (!a->writable || !leaf->data)
         return EROFS;
     if (off > header_nbytes + payload_nbytes || nbytes > header_nbytes + payload_nbytes - off)
-        return EFBIG; /* its size is that of its shape */
+        return refuse(a, leaf, EFBIG);
     size_t head = off < header_nbytes ? (size_t)(header_nbytes - off) : 0;
     head = head < nbytes ? head : nbytes;
     if (head && memcmp(header + off, buf, head) != 0)
-        return EPERM;
+        return refuse(a, leaf, EPERM);
     if (nbytes == head)
         return 0;
     allow_sigbus();

@@ -74,6 +74,26 @@ bool archive_writes_end(struct archive_writes *w)
     return is_first;
 }
 
+void archive_writes_refuse(struct archive_writes *w, const char *path, const char *name,
+                           const char *why)
+{
+    char text[ARCHIVE_WRITES_WHY_MAX];
+    snprintf(text, sizeof text, "%.300s: %s", name, why);
+    pthread_mutex_lock(&w->left_lock);
+    bool is_new = strcmp(text, w->refused) != 0;
+    memcpy(w->refused, text, sizeof text);
+    pthread_mutex_unlock(&w->left_lock);
+    if (is_new)
+        report(LOG_WARNING, "%s: a write was refused: %s", path, text);
+}
+
+void archive_writes_last_refused(struct archive_writes *w, char why[ARCHIVE_WRITES_WHY_MAX])
+{
+    pthread_mutex_lock(&w->left_lock);
+    memcpy(why, w->refused, sizeof w->refused);
+    pthread_mutex_unlock(&w->left_lock);
+}
+
 bool archive_writes_are_at(struct archive_writes *w, const char *path)
 {
     struct stat own, there;

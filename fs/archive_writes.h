@@ -12,6 +12,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+enum { ARCHIVE_WRITES_WHY_MAX = 512 };
+
 struct archive_writes {
     int fd;                /* of the file, whatever its name is by now; -1: none */
     pthread_rwlock_t lock; /* held while bytes change, by any number of writers */
@@ -19,6 +21,8 @@ struct archive_writes {
     struct probe_stamp left; /* what the last write here left of it */
     atomic_bool any;         /* something was written */
     atomic_bool stale;       /* since the checksums were computed */
+
+    char refused[ARCHIVE_WRITES_WHY_MAX]; /* why a write was; under left_lock */
 };
 
 /* Before the others.  Without a file yet. */
@@ -33,6 +37,13 @@ void archive_writes_release(struct archive_writes *w);
  * computed. */
 void archive_writes_begin(struct archive_writes *w);
 bool archive_writes_end(struct archive_writes *w);
+
+/* Keeps and logs why a write to a file of the archive at path was refused, the same reason
+ * once. */
+void archive_writes_refuse(struct archive_writes *w, const char *path, const char *name,
+                           const char *why);
+/* That reason, "" for none. */
+void archive_writes_last_refused(struct archive_writes *w, char why[ARCHIVE_WRITES_WHY_MAX]);
 
 /* Whether path leads to the file as writes here left it.  False when there were none. */
 bool archive_writes_are_at(struct archive_writes *w, const char *path);

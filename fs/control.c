@@ -68,7 +68,19 @@ static void set_path(json_t *store, const char *path)
     json_decref(exact);
 }
 
-static json_t *store_value(const struct source *source)
+/* Null without rw, which nobody asked for then. */
+static json_t *why_read_only(const struct fs *fs, const struct archive *a)
+{
+    const char *why = "records are decoded from what is stored: a store is built once, and read";
+    if (!fs->options->writable_leaves || (a && a->writable))
+        return json_null();
+    if (a)
+        why = a->why_fixed ? a->why_fixed
+                           : "no archive that takes writes was there when the folder was mounted";
+    return text_value(why);
+}
+
+static json_t *store_value(const struct fs *fs, const struct source *source)
 {
     const struct zr_info *info = &source->info;
     json_t *store = json_object();
@@ -86,12 +98,14 @@ static json_t *store_value(const struct source *source)
     json_object_set_new(store, "dict_bytes", number(info->dict_nbytes));
     json_object_set_new(store, "has_sidecar", json_boolean(info->has_sidecar));
     json_object_set_new(store, "warning", text_value_or_null(zr_reader_warning(source->reader)));
+    json_object_set_new(store, "why_read_only", why_read_only(fs, NULL));
     return store;
 }
 
-static json_t *archive_value(const struct source *source)
+static json_t *archive_value(const struct fs *fs, const struct source *source)
 {
-    const struct archive *a = source->archive;
+    struct archive *a = source->archive;
+    char refused[ARCHIVE_WRITES_WHY_MAX];
     json_t *archive = json_object();
     json_object_set_new(archive, "name", text_value(source->relative));
     set_path(archive, a->path);
@@ -101,7 +115,9 @@ static json_t *archive_value(const struct source *source)
     json_object_set_new(archive, "disk_bytes", number(a->nbytes));
     json_object_set_new(archive, "leaves", number(a->tree->leaf_count));
     json_object_set_new(archive, "writable", json_boolean(a->writable));
-    json_object_set_new(archive, "why_read_only", text_value_or_null(a->why_fixed));
+    json_object_set_new(archive, "why_read_only", why_read_only(fs, a));
+    archive_writes_last_refused(&a->writes, refused);
+    json_object_set_new(archive, "refused_write", text_value_or_null(*refused ? refused : NULL));
     return archive;
 }
 
@@ -289,12 +305,13 @@ static json_t *transport_hint(const struct fs *fs)
 /* ---------------------------------------------------------------- stores */
 
 struct inventory {
+    const struct fs *fs;
     json_t *stores, *archives, *broken, *warnings;
 };
 
 static void add_store(struct inventory *in, const struct source *source)
 {
-    json_array_append_new(in->stores, store_value(source));
+    json_array_append_new(in->stores, store_value(in->fs, source));
     const char *warning = zr_reader_warning(source->reader);
     if (warning)
         json_array_append_new(in->warnings, text_value(warning));
@@ -310,25 +327,26 @@ static void add_broken(struct inventory *in, const char *relative, const char *w
 
 static void add_found(void *ctx, struct source *source, const char *relative, const char *why)
 {
+    struct inventory *in = ctx;
     if (why)
-        add_broken(ctx, relative, why);
+        add_broken(in, relative, why);
     else if (source->kind == SOURCE_STORE)
-        add_store(ctx, source);
+        add_store(in, source);
     else if (source->kind == SOURCE_ARCHIVE)
-        json_array_append_new(((struct inventory *)ctx)->archives, archive_value(source));
+        json_array_append_new(in->archives, archive_value(in->fs, source));
 }
 
 /* "store" where there is one, "stores", "archives" and "broken" in any case. */
 static void set_stores(const struct fs *fs, struct source *scope, json_t *status)
 {
-    struct inventory in = {json_array(), json_array(), json_array(), json_array()};
+    struct inventory in = {fs, json_array(), json_array(), json_array(), json_array()};
     bool is_store = scope->kind == SOURCE_STORE;
     if (scope->kind != SOURCE_FOLDER)
         add_found(&in, scope, "", NULL);
     else
         sources_walk(fs->sources, scope, add_found, &in);
     json_object_set_new(status, "source", text_value(scope->path));
-    json_object_set_new(status, "store", is_store ? store_value(scope) : json_null());
+    json_object_set_new(status, "store", is_store ? store_value(fs, scope) : json_null());
     json_object_set_new(status, "stores", in.stores);
     json_object_set_new(status, "archives", in.archives);
     json_object_set_new(status, "broken", in.broken);

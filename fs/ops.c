@@ -185,6 +185,19 @@ static bool is_part(struct fs *fs, fuse_ino_t ino)
     return is;
 }
 
+/* Of a leaf or row, which says so where it could be written otherwise. */
+static bool refuses_size(struct fs *fs, fuse_ino_t ino)
+{
+    struct node node;
+    if (node_resolve(fs, ino, &node) != 0)
+        return false;
+    bool refuses = archive_is_part(&node);
+    if (refuses)
+        archive_refuse_truncation(&node);
+    node_release(fs, &node);
+    return refuses;
+}
+
 /* Where the superblock is writable: pages written to would be everybody's, even by a
  * program that root runs in spite of the file's mode. */
 static void open_checked(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -316,7 +329,7 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
     const int times = FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_CTIME;
     bool truncates = (to_set & FUSE_SET_ATTR_SIZE) && !(to_set & ~(FUSE_SET_ATTR_SIZE | times));
     struct fs *fs = fs_of(req);
-    if (truncates && is_part(fs, ino))
+    if (truncates && refuses_size(fs, ino))
         fuse_reply_err(req, EPERM); /* its size is that of its shape */
     else if (truncates && is_writable(fs, ino))
         op_getattr(req, ino, fi);

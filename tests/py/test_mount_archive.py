@@ -236,6 +236,41 @@ def test_only_payloads_can_be_written(plain, tmp_path):
     assert plain.read_bytes() == before
 
 
+@pytest.mark.parametrize("name,leaf", [("image.npy", "image"), ("n/x/00000005.npy", "n/x")])
+def test_a_refused_write_is_explained(plain, tmp_path, name, leaf):
+    with mounted(plain, tmp_path / "m", "-o", "rw") as m:
+        (before,) = m.status()["archives"]
+        assert before["writable"] and before["refused_write"] is None
+        nbytes = os.path.getsize(m.path / name)
+        with open(m.path / name, "r+b", buffering=0) as file:
+            for number, (act, why) in enumerate(
+                [
+                    (lambda: np.save(m.path / name, np.zeros(3)), "dtype and shape stay"),
+                    (lambda: os.pwrite(file.fileno(), b"XX", nbytes - 1), "would end beyond"),
+                    (lambda: os.pwrite(file.fileno(), b"X", 0), "dtype and shape stay"),
+                    (lambda: os.truncate(m.path / name, 5), "neither be cut"),
+                ],
+                1,
+            ):
+                for _ in range(3):
+                    with pytest.raises(OSError):
+                        act()
+                (archive,) = m.status()["archives"]
+                assert archive["refused_write"].startswith(f"{leaf}: ") and why in archive["refused_write"]
+                assert m.log.count(f"{plain}: a write was refused: {leaf}: ") == number
+
+
+def test_why_a_store_stays_read_only(tmp_path):
+    with zrecord.Dense.create(tmp_path / "s", "<i4", (2,)) as ds:
+        ds.append(np.zeros((3, 2), "<i4"))
+    with mounted(tmp_path / "s", tmp_path / "m", "-o", "rw") as m:
+        status = m.status()
+        assert not status["options"]["rw"] and "a store is built once" in status["store"]["why_read_only"]
+        assert status["stores"] == [status["store"]]
+    with mounted(tmp_path / "s", tmp_path / "m") as m:
+        assert m.status()["store"]["why_read_only"] is None
+
+
 def test_what_cannot_be_written_through_is_mounted_read_only(tmp_path):
     path = zrecord.save_archive(TREE, tmp_path / "a.tdz", batch_size=7, compression="deflate")
     with mounted(path, tmp_path / "m", "-o", "rw") as m:
@@ -323,6 +358,8 @@ def test_a_tree_with_nothing_to_write_has_a_read_only_superblock(tree, tmp_path)
         shutil.copy(tmp_path / "plain.tdz", tree / "late.tdz")
         check_files(m.path / "late.tdz", tree / "late.tdz")
         assert refused(m.path / "late.tdz" / "image.npy")
+        why = {archive["name"]: archive["why_read_only"] for archive in m.status()["archives"]}
+        assert "when the folder was mounted" in why["late.tdz"] and all(why.values())
     with mounted(tree, tmp_path / "m") as m:
         assert superblock_mode(m.path) == "ro" and refused(m.path / "late.tdz" / "image.npy")
         assert not m.status()["archives"][0]["writable"]
