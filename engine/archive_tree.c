@@ -504,6 +504,8 @@ static int take_levels(struct tree *t, const char *path, struct zr_error *err)
 
 static int not_found(const struct tree *t, const char *path, const char *key, struct zr_error *err)
 {
+    if (!*path)
+        return zri_fail(err, ZR_E_NOT_FOUND, "%s: there is no '%s' at its root", t->a->path, key);
     return zri_fail(err, ZR_E_NOT_FOUND, "%s: there is no '%s' below '%s'", t->a->path, key, path);
 }
 

@@ -100,15 +100,26 @@ static int make_folders(int at, const char *path, const char **base)
 static int make_stage(struct unpacking *u, struct zr_error *err)
 {
     int e = zri_stage_make(u->parent_fd, u->stage_name, &u->stage_fd);
-    return e ? failed(u, e, "", err) : ZR_OK;
+    return e ? zri_fail_errno(err, e, "%s: cannot write", u->dir) : ZR_OK;
+}
+
+/* Files of an archive among those of a store are neither's. */
+static bool is_store(int dir_fd)
+{
+    struct stat st;
+    return fstatat(dir_fd, "meta.zr", &st, 0) == 0 && S_ISREG(st.st_mode);
 }
 
 /* The folder that will hold the stage: dir itself, or the one it is to appear in. */
 static int open_places(struct unpacking *u, struct zr_error *err)
 {
+    if (!*u->dir)
+        return zri_fail_errno(err, ENOENT, "''");
     u->dir_fd = open(u->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (u->dir_fd >= 0) {
         u->parent_fd = u->dir_fd;
+        if (is_store(u->dir_fd))
+            return zri_fail(err, ZR_E_EXISTS, "%s: is a store: unpack into another folder", u->dir);
         return make_stage(u, err);
     }
     if (errno != ENOENT)

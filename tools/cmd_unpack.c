@@ -43,7 +43,7 @@ const struct command cmd_unpack = {
     .summary = "Unpack an archive into a memmap directory",
     .options = "Every member is checked and written beside its place before the first one takes\n"
                "its name; when one cannot, all of DIR stays as it was.  Files of the same names in\n"
-               "DIR are replaced, links are not followed.\n\n"
+               "DIR are replaced, links are not followed.  DIR may not be a store.\n\n"
                "  --sync        wait for the disk\n"
                "  -q, --quiet   no progress bar\n"
                "  -h, --help    this text\n",

@@ -441,7 +441,7 @@ def unpack_memmap(
 
     Every member is checked and written beside its place first; then all move in, and when one
     cannot, those before it move back: all of the archive, or nothing has changed.  Files of the
-    same names are replaced, links are not followed.
+    same names are replaced, links are not followed. The folder of a store is refused.
 
     Parameters
     ----------

@@ -12,10 +12,12 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -378,3 +380,42 @@ def test_import_of_a_cut_archive_speaks_of_archives(zrecord_tool, archive, tmp_p
         assert done.returncode == 1
         assert f"{cut}: not a zip archive (.tdz)" in done.stderr and ".npy" not in done.stderr
         assert not os.path.exists(tmp_path / "x")
+
+
+def test_unpack_names_a_folder_that_it_cannot_write(zrecord_tool, archive, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = zrecord_tool("unpack", archive, "")
+    assert (done.returncode, done.stderr) == (1, "zrecord: unpack: '': No such file or directory\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+def test_unpack_without_permission(archive):
+    with tempfile.TemporaryDirectory(prefix="zrecord-unpack-") as name:
+        folder = Path(name)
+        shutil.copy(archive, folder / "a.tdz")
+        shutil.copy(BUILD / "zrecord", folder / "zrecord")
+        (folder / "rod").mkdir()
+        folder.chmod(0o755)
+        for target in ("rod", "rod/x", "rod/x/"):
+            done = subprocess.run(
+                ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "./zrecord", "unpack", "a.tdz", target],
+                cwd=folder, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (1, f"zrecord: unpack: {target}: cannot write: Permission denied\n")
+
+
+def test_unpack_refuses_a_store(zrecord_tool, archive, tmp_path):
+    zrecord.Dense.create(tmp_path / "s", "<i4", (2,)).close()
+    before = sorted(os.listdir(tmp_path / "s"))
+    done = zrecord_tool("unpack", archive, tmp_path / "s")
+    assert done.returncode == 1 and f"{tmp_path}/s: is a store" in done.stderr
+    with pytest.raises(FileExistsError):
+        zrecord.unpack_memmap(archive, tmp_path / "s")
+    assert sorted(os.listdir(tmp_path / "s")) == before
+    zrecord.Dense.open(tmp_path / "s").close()
+
+
+def test_a_subpath_that_is_not_there(archive):
+    with pytest.raises(zrecord.ZrecordError, match="there is no 'nope' at its root"):
+        zrecord.load_archive(archive, subpath="nope")
