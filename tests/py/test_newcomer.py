@@ -153,7 +153,7 @@ def test_a_folder_that_is_missing(here):
         zrecord.DirectoryBlockDataset("nope")
     with pytest.raises(NotADirectoryError):
         zrecord.DirectoryBlockDataset("image/meta.zr", block_size=3)
-    with pytest.raises(FileNotFoundError, match="nope"):
+    with pytest.raises(ValueError, match="'nope' is missing"):
         zrecord.infer_block_size("nope")
 
 

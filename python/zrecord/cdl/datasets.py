@@ -458,12 +458,11 @@ def infer_block_size(source: str | os.PathLike[str], data_key: str = "data") -> 
     Raises
     ------
     ValueError
-        The source does not say.
-    FileNotFoundError
-        It is missing.
+        The source does not say, or is missing, as in celeres-dl.
     """
     path = os.fspath(source)
-    os.stat(path)
+    if not os.path.exists(path):
+        raise ValueError(f"{path!r} is missing and does not say what a block is: give block_size")
     size = None
     with contextlib.suppress(ImportError, OSError, KeyError):
         if path.lower().endswith(_HDF5_SUFFIXES):
