@@ -452,14 +452,16 @@ def test_the_daemon_holds_nothing_of_its_caller(here, store):
         pid = m.pid
         done = call(store, "../m2", cwd=here / "cwd", pass_fds=[lock.fileno()])
         assert done.returncode == 0, "the pipes were closed, or this would not return"
-        second = pid_of(here / "m2")
-        for daemon in (pid, second):
-            assert os.readlink(f"/proc/{daemon}/cwd") == "/"
-            opened = opened_by(daemon)
-            assert not any("pipe:" in target or "lock" in target for target in opened), opened
-            assert opened.count("/dev/null") >= 3
-        os.rmdir(here / "cwd")
-        assert unmount(here / "m2").returncode == 0
+        try:
+            second = pid_of(here / "m2")
+            for daemon in (pid, second):
+                assert os.readlink(f"/proc/{daemon}/cwd") == "/"
+                opened = opened_by(daemon)
+                assert not any("pipe:" in target or "lock" in target for target in opened), opened
+                assert opened.count("/dev/null") >= 3
+            os.rmdir(here / "cwd")
+        finally:
+            assert unmount(here / "m2").returncode == 0
         wait_for(lambda: not is_alive(second), what="the second daemon's end")
     lock.close()
 
