@@ -19,9 +19,9 @@ enum lack { HAS_ALL, NO_EXCHANGE, NO_FLAGS, NO_LINKS };
 
 static enum lack lack;              /* of the filesystem: each of what stands before it too */
 static unsigned fail_from, fail_to; /* calls that fail; 0: none */
-static unsigned calls;
+static atomic_uint calls; /* two threads unpack in one of the tests */
 
-static void (*on_call)(void); /* before the first one */
+static void (*_Atomic on_call)(void); /* before the first one */
 
 static int run_call(long (*call)(int, const char *, int, const char *, unsigned), int from_fd,
                     const char *from, int to_fd, const char *to, unsigned flags)
