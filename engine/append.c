@@ -4,8 +4,8 @@
  *
  * An append is cut into slabs of a bounded number of records, a slab into tasks
  * of about PIECE_NBYTES that run in parallel: encode (and hash) into a staging
- * buffer, reserve a range at the tail, write.  Physical order is completion
- * order.  Raw Dense rows are written from the caller's memory.
+ * buffer, hand it to the file's tail.  Physical order is completion order.  Raw
+ * Dense rows are written from the caller's memory, a task a block of the file.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,6 +24,8 @@ struct slab {
     const struct zr_item *items; /* Ragged */
     uint64_t count;
     const uint64_t *task_ends; /* task t holds records [task_ends[t-1], task_ends[t]) */
+    uint64_t file_off;         /* raw Dense: where the slab goes, */
+    uint64_t first_block;      /* and how much of it is before the first whole block */
     uint8_t *entries;          /* count * ZRI_ENTRY_NBYTES, as on disk */
     uint8_t *sides;            /* count * side row, or NULL */
     int rc;                    /* under w->lock */
@@ -55,15 +57,6 @@ static void lay_out_item(const struct zr_item *item, uint64_t nbytes, uint8_t *d
     if (ndim)
         memcpy(dst + 8, item->shape, 8 * ndim);
     memcpy(dst + 8 * (ndim + 1), item->data, nbytes - 8 * (ndim + 1));
-}
-
-static uint64_t reserve(struct zr_writer *w, uint64_t nbytes)
-{
-    pthread_mutex_lock(&w->lock);
-    uint64_t off = w->header.tail_off;
-    w->header.tail_off += nbytes;
-    pthread_mutex_unlock(&w->lock);
-    return off;
 }
 
 static void note_record(const struct slab *s, uint64_t i, const void *logical, uint64_t nbytes)
@@ -104,6 +97,16 @@ static int encode_record(struct slab *s, struct zri_encoder_context *c, uint64_t
     return *phys ? ZR_OK : zri_fail(err, ZR_E_NOMEM, "%s: cannot compress: %s", s->w->path, why);
 }
 
+/* Entries whose offsets count from the start of a piece that went to `off`. */
+static void move_entries(const struct slab *s, uint64_t begin, uint64_t end, uint64_t off)
+{
+    for (uint64_t i = begin; i < end; i++) {
+        struct zri_entry e;
+        zri_entry_decode(&e, s->entries + i * ZRI_ENTRY_NBYTES);
+        set_entry(s, i, off + e.off, e.phys_nbytes, e.logic_nbytes);
+    }
+}
+
 /* Encodes records [begin, end) one after another into a staging buffer and
  * writes them as one range. */
 static int stage_and_write(struct slab *s, uint64_t begin, uint64_t end, struct zr_error *err)
@@ -132,33 +135,26 @@ static int stage_and_write(struct slab *s, uint64_t begin, uint64_t end, struct 
     if (c)
         zri_encoder_give(w->encoder, c);
     if (!rc) {
-        uint64_t off = reserve(w, used);
-        for (uint64_t i = begin; i < end; i++) {
-            struct zri_entry e;
-            zri_entry_decode(&e, s->entries + i * ZRI_ENTRY_NBYTES);
-            set_entry(s, i, off + e.off, e.phys_nbytes, e.logic_nbytes);
-        }
-        int e = zri_write_full(w->data_fd, staging, used, off);
+        uint64_t off = 0;
+        int e = zri_tail_append(&w->data, staging, used, &off);
         rc = e ? zri_write_failed(w, e, ZRI_DATA_NAME, err) : ZR_OK;
+        move_entries(s, begin, end, off);
     }
     zr_buffer_free(scratch);
     zr_buffer_free(staging);
     return rc;
 }
 
-/* Raw Dense: the caller's rows go out as they are, to a range that the slab has
- * reserved as a whole. */
-static int write_rows(struct slab *s, uint64_t begin, uint64_t end, struct zr_error *err)
+static void note_failure(struct slab *s, int rc, const struct zr_error *err)
 {
-    struct zr_writer *w = s->w;
-    uint64_t row = w->schema.row_nbytes, base = w->header.tail_off; /* moved after the slab */
-    for (uint64_t i = begin; i < end; i++) {
-        note_record(s, i, s->rows + i * row, row);
-        set_entry(s, i, base + i * row, row, row);
+    atomic_store(&s->failed, true);
+    pthread_mutex_lock(&s->w->lock);
+    if (!s->rc) {
+        s->rc = rc;
+        if (s->err)
+            *s->err = *err;
     }
-    int e =
-        zri_write_full(w->data_fd, s->rows + begin * row, (end - begin) * row, base + begin * row);
-    return e ? zri_write_failed(w, e, ZRI_DATA_NAME, err) : ZR_OK;
+    pthread_mutex_unlock(&s->w->lock);
 }
 
 static void run_task(void *ctx, size_t t)
@@ -167,19 +163,62 @@ static void run_task(void *ctx, size_t t)
     struct zr_error err;
     if (atomic_load(&s->failed))
         return;
-    uint64_t begin = t ? s->task_ends[t - 1] : 0, end = s->task_ends[t];
-    int rc = s->rows && !s->w->encoder ? write_rows(s, begin, end, &err)
-                                       : stage_and_write(s, begin, end, &err);
-    if (!rc)
-        return;
-    atomic_store(&s->failed, true);
-    pthread_mutex_lock(&s->w->lock);
-    if (!s->rc) {
-        s->rc = rc;
-        if (s->err)
-            *s->err = err;
+    int rc = stage_and_write(s, t ? s->task_ends[t - 1] : 0, s->task_ends[t], &err);
+    if (rc)
+        note_failure(s, rc, &err);
+}
+
+/* ---------------------------------------------------------------- raw Dense */
+
+/* What is known of the rows that begin in bytes [begin, end) of the slab. */
+static void note_rows(const struct slab *s, uint64_t begin, uint64_t end)
+{
+    uint64_t row = s->w->schema.row_nbytes;
+    for (uint64_t i = (begin + row - 1) / row; i * row < end; i++) {
+        note_record(s, i, s->rows + i * row, row);
+        set_entry(s, i, s->file_off + i * row, row, row);
     }
-    pthread_mutex_unlock(&s->w->lock);
+}
+
+static void write_failed(struct slab *s, int e)
+{
+    struct zr_error err;
+    note_failure(s, zri_write_failed(s->w, e, ZRI_DATA_NAME, &err), &err);
+}
+
+static void run_block(void *ctx, size_t t)
+{
+    struct slab *s = ctx;
+    if (atomic_load(&s->failed))
+        return;
+    uint64_t begin = s->first_block + t * ZRI_TAIL_BLOCK_NBYTES;
+    note_rows(s, begin, begin + ZRI_TAIL_BLOCK_NBYTES);
+    int e =
+        zri_write_full(s->w->data.fd, s->rows + begin, ZRI_TAIL_BLOCK_NBYTES, s->file_off + begin);
+    if (e)
+        write_failed(s, e);
+}
+
+/* Rows in blocks that others share go through the tail, the whole ones between straight
+ * to the file. */
+static void write_rows(struct slab *s, unsigned thread_count)
+{
+    struct zri_tail *tail = &s->w->data;
+    uint64_t nbytes = s->count * s->w->schema.row_nbytes, room = zri_tail_room(tail);
+    s->file_off = tail->off;
+    s->first_block = room < nbytes ? room : nbytes;
+    uint64_t blocks = (nbytes - s->first_block) / ZRI_TAIL_BLOCK_NBYTES;
+    uint64_t rest = s->first_block + blocks * ZRI_TAIL_BLOCK_NBYTES;
+    note_rows(s, 0, s->first_block);
+    int e = zri_tail_append(tail, s->rows, s->first_block, NULL);
+    zri_tail_reserve(tail, blocks);
+    if (!e)
+        zri_parallel(blocks, thread_count, run_block, s);
+    note_rows(s, rest, nbytes);
+    if (!e)
+        e = zri_tail_append(tail, s->rows + rest, nbytes - rest, NULL);
+    if (e)
+        write_failed(s, e);
 }
 
 /* ---------------------------------------------------------------- slabs */
@@ -210,15 +249,12 @@ static unsigned choose_threads(const struct slab *s)
 static int write_table(struct slab *s, struct zr_error *err)
 {
     struct zr_writer *w = s->w;
-    uint64_t first = w->header.length;
     size_t row = zri_side_row_nbytes(zri_writer_is_ragged(w));
-    int e =
-        zri_write_full(w->meta_fd, s->entries, s->count * ZRI_ENTRY_NBYTES, zri_entry_off(first));
+    int e = zri_tail_append(&w->meta, s->entries, s->count * ZRI_ENTRY_NBYTES, NULL);
     if (e)
         return zri_write_failed(w, e, ZRI_META_NAME, err);
     if (s->sides)
-        e = zri_write_full(w->side_fd, s->sides, s->count * row,
-                           ZRI_SIDE_HEADER_NBYTES + first * row);
+        e = zri_tail_append(&w->side, s->sides, s->count * row, NULL);
     return e ? zri_write_failed(w, e, ZRI_SIDE_NAME, err) : ZR_OK;
 }
 
@@ -227,11 +263,12 @@ static int write_slab(struct slab *s, uint64_t *task_ends, struct zr_error *err)
     struct zr_writer *w = s->w;
     s->task_ends = task_ends;
     s->err = err;
-    zri_parallel(cut_tasks(s, task_ends), choose_threads(s), run_task, s);
+    if (s->rows && !w->encoder)
+        write_rows(s, choose_threads(s));
+    else
+        zri_parallel(cut_tasks(s, task_ends), choose_threads(s), run_task, s);
     if (s->rc)
         return s->rc;
-    if (s->rows && !w->encoder)
-        w->header.tail_off += s->count * w->schema.row_nbytes;
     int rc = write_table(s, err);
     if (!rc)
         w->header.length += s->count;
@@ -242,7 +279,7 @@ static int append(struct zr_writer *w, const void *rows, const struct zr_item *i
                   uint64_t count, struct zr_error *err)
 {
     uint64_t per = count < SLAB_COUNT ? count : SLAB_COUNT;
-    size_t side = w->side_fd >= 0 ? zri_side_row_nbytes(zri_writer_is_ragged(w)) : 0;
+    size_t side = w->side.fd >= 0 ? zri_side_row_nbytes(zri_writer_is_ragged(w)) : 0;
     uint64_t *task_ends = malloc(per * sizeof *task_ends);
     uint8_t *entries = malloc(per * (ZRI_ENTRY_NBYTES + side));
     int rc = task_ends && entries ? ZR_OK : zri_fail(err, ZR_E_NOMEM, "%s: out of memory", w->path);
@@ -285,7 +322,7 @@ static int preallocate(struct zr_writer *w, uint64_t nbytes, struct zr_error *er
 {
     int e = w->encoder || nbytes < PREALLOCATE_NBYTES
                 ? 0
-                : zri_preallocate(w->data_fd, w->header.tail_off, nbytes, NULL);
+                : zri_preallocate(w->data.fd, w->data.off, nbytes, NULL);
     if (!e)
         return ZR_OK;
     w->failed = true;

@@ -309,6 +309,29 @@ static inline const char *zri_ragged_check(const struct zri_schema *s, const uin
                : "the shape prefix is damaged: shape and length disagree";
 }
 
+/* ---------------------------------------------------------------- tail.c */
+
+#define ZRI_TAIL_BLOCK_NBYTES ((uint64_t)2 << 20) /* a huge page */
+
+struct zri_tail {
+    int fd;         /* the caller's; -1: none */
+    uint64_t off;   /* where the next byte goes; under lock */
+    uint8_t *block; /* that holds off, as far as it is begun, else NULL; under lock */
+    pthread_mutex_t lock;
+};
+
+void zri_tail_init(struct zri_tail *t);
+void zri_tail_release(struct zri_tail *t);
+/* Any thread.  *off (may be NULL) is where the bytes went.  Returns 0 or an errno; after
+ * one the file is lost, since the bytes that failed may be another call's. */
+int zri_tail_append(struct zri_tail *t, const void *bytes, uint64_t nbytes, uint64_t *off);
+/* Writes the block that is begun; nothing may be appended after it. */
+int zri_tail_flush(struct zri_tail *t);
+/* For a caller that is alone with it and writes whole blocks by itself: bytes until the
+ * next block begins, and the place of so many of them where one does. */
+uint64_t zri_tail_room(const struct zri_tail *t);
+uint64_t zri_tail_reserve(struct zri_tail *t, uint64_t block_count);
+
 /* ---------------------------------------------------------------- writer.c */
 
 #define ZRI_TEMP_NAME_PREFIX 200 /* bytes of the store's name kept in the hidden one */
@@ -319,15 +342,16 @@ struct zr_writer {
     char temp_name[ZRI_TEMP_NAME_PREFIX + 48];
     char *parent;      /* the rest of path */
     size_t made_count; /* parents that create made, innermost last in parent */
-    int parent_fd, dir_fd, meta_fd, data_fd, side_fd;
-    struct zri_header header; /* length and tail_off grow; under lock while tasks run */
+    int parent_fd, dir_fd;
+    struct zri_tail meta, data, side; /* side.fd -1: no sidecar */
+    struct zri_header header;         /* tail_off is that of data when closed */
     struct zri_schema schema;
     struct zri_encoder *encoder; /* NULL: raw */
     uint64_t dict_sum;
     bool durable;
     bool failed;
-    pid_t owner; /* a forked child has a copy, and must leave the files alone */
-    pthread_mutex_t lock;
+    pid_t owner;          /* a forked child has a copy, and must leave the files alone */
+    pthread_mutex_t lock; /* of what the tasks of an append share */
 };
 
 static inline bool zri_writer_is_ragged(const struct zr_writer *w)

@@ -151,17 +151,20 @@ static int make_dict(struct zr_writer *w, const struct zr_writer_options *o, str
 static int make_files(struct zr_writer *w, const struct zr_writer_options *o, struct zr_error *err)
 {
     static const uint8_t empty[ZRI_PAGE_NBYTES];
-    int rc = make_file(w, ZRI_META_NAME, &w->meta_fd, err);
-    if (!rc && zri_lock(w->meta_fd, true))
+    int rc = make_file(w, ZRI_META_NAME, &w->meta.fd, err);
+    if (!rc && zri_lock(w->meta.fd, true))
         rc = zri_fail(err, ZR_E_BUSY, "%s: busy", w->path);
     if (!rc)
-        rc = make_file(w, ZRI_DATA_NAME, &w->data_fd, err);
+        rc = make_file(w, ZRI_DATA_NAME, &w->data.fd, err);
     if (!rc && !o->no_sidecar)
-        rc = make_file(w, ZRI_SIDE_NAME, &w->side_fd, err);
+        rc = make_file(w, ZRI_SIDE_NAME, &w->side.fd, err);
     if (!rc && o->codec == ZR_ZSTD_DICT)
         rc = make_dict(w, o, err);
-    int e = rc ? 0 : zri_write_full(w->meta_fd, empty, sizeof empty, 0);
-    return e ? zri_write_failed(w, e, ZRI_META_NAME, err) : rc;
+    int e = rc ? 0 : zri_tail_append(&w->meta, empty, sizeof empty, NULL);
+    if (e)
+        return zri_write_failed(w, e, ZRI_META_NAME, err);
+    e = rc || o->no_sidecar ? 0 : zri_tail_append(&w->side, empty, ZRI_SIDE_HEADER_NBYTES, NULL);
+    return e ? zri_write_failed(w, e, ZRI_SIDE_NAME, err) : rc;
 }
 
 static int check_options(struct zr_writer *w, const struct zr_writer_options *o,
@@ -207,7 +210,10 @@ static struct zr_writer *new_writer(const char *path)
     struct zr_writer *w = calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    w->parent_fd = w->dir_fd = w->meta_fd = w->data_fd = w->side_fd = -1;
+    w->parent_fd = w->dir_fd = -1;
+    zri_tail_init(&w->meta);
+    zri_tail_init(&w->data);
+    zri_tail_init(&w->side);
     w->owner = getpid();
     pthread_mutex_init(&w->lock, NULL);
     w->path = strdup(path);
@@ -249,11 +255,10 @@ int zr_writer_create(struct zr_writer **out, const char *path,
 
 /* ---------------------------------------------------------------- close */
 
-static void close_fd(int *fd)
+static void close_fd(int fd)
 {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+    if (fd >= 0)
+        close(fd);
 }
 
 /* The lock is shared with the process that forked, so only the owner drops it. */
@@ -261,11 +266,14 @@ static void free_writer(struct zr_writer *w)
 {
     if (w->dir_fd >= 0 && zri_writer_is_owner(w))
         zri_unlock(w->dir_fd);
-    close_fd(&w->meta_fd);
-    close_fd(&w->data_fd);
-    close_fd(&w->side_fd);
-    close_fd(&w->dir_fd);
-    close_fd(&w->parent_fd);
+    close_fd(w->meta.fd);
+    close_fd(w->data.fd);
+    close_fd(w->side.fd);
+    close_fd(w->dir_fd);
+    close_fd(w->parent_fd);
+    zri_tail_release(&w->meta);
+    zri_tail_release(&w->data);
+    zri_tail_release(&w->side);
     zri_encoder_free(w->encoder);
     pthread_mutex_destroy(&w->lock);
     free(w->parent);
@@ -292,6 +300,21 @@ void zr_writer_abort(struct zr_writer *w)
         discard(w, w->temp_name);
 }
 
+static int flush(struct zri_tail *t, const struct zr_writer *w, const char *name,
+                 struct zr_error *err)
+{
+    int e = zri_tail_flush(t);
+    return e ? zri_write_failed(w, e, name, err) : ZR_OK;
+}
+
+static int flush_files(struct zr_writer *w, struct zr_error *err)
+{
+    int rc = flush(&w->data, w, ZRI_DATA_NAME, err);
+    if (!rc)
+        rc = flush(&w->side, w, ZRI_SIDE_NAME, err);
+    return rc ? rc : flush(&w->meta, w, ZRI_META_NAME, err);
+}
+
 static int sync_file(const struct zr_writer *w, int fd, const char *name, struct zr_error *err)
 {
     if (!w->durable || fd < 0 || fsync(fd) == 0)
@@ -303,7 +326,7 @@ static int read_identity(const struct zr_writer *w, const uint8_t *page, uint64_
                          struct zr_error *err)
 {
     uint8_t entries[ZRI_IDENTITY_ENTRIES * ZRI_ENTRY_NBYTES];
-    struct zri_file meta = {.fd = w->meta_fd};
+    struct zri_file meta = {.fd = w->meta.fd};
     size_t count = w->header.length ? ZRI_IDENTITY_ENTRIES : 0;
     for (size_t k = 0; k < count; k++) {
         uint64_t off = zri_entry_off(zri_identity_index(w->header.length, k));
@@ -322,15 +345,15 @@ static int finish_sidecar(const struct zr_writer *w, const uint8_t *page, struct
                             .tail_off = w->header.tail_off,
                             .dict_sum = w->dict_sum,
                             .ragged = zri_writer_is_ragged(w)};
-    if (w->side_fd < 0)
+    if (w->side.fd < 0)
         return ZR_OK;
     int rc = read_identity(w, page, &s.identity, err);
     if (rc)
         return rc;
     zri_sidecar_encode(&s, header);
-    int e = zri_write_full(w->side_fd, header, sizeof header, 0);
+    int e = zri_write_full(w->side.fd, header, sizeof header, 0);
     return e ? zri_write_failed(w, e, ZRI_SIDE_NAME, err)
-             : sync_file(w, w->side_fd, ZRI_SIDE_NAME, err);
+             : sync_file(w, w->side.fd, ZRI_SIDE_NAME, err);
 }
 
 /* Payload, table and sidecar are durable before the header exists. */
@@ -342,18 +365,21 @@ static int write_header(struct zr_writer *w, struct zr_error *err)
     if (why)
         return zri_fail(err, ZR_E_NOMEM, "%s: %s", w->path, why);
     w->header.schema_nbytes = (uint32_t)schema_nbytes;
+    w->header.tail_off = w->data.off;
     zri_header_encode(&w->header, schema, page);
-    int rc = sync_file(w, w->data_fd, ZRI_DATA_NAME, err);
+    int rc = flush_files(w, err);
+    if (!rc)
+        rc = sync_file(w, w->data.fd, ZRI_DATA_NAME, err);
     if (!rc)
         rc = finish_sidecar(w, page, err);
     if (!rc)
-        rc = sync_file(w, w->meta_fd, ZRI_META_NAME, err);
+        rc = sync_file(w, w->meta.fd, ZRI_META_NAME, err);
     if (rc)
         return rc;
-    int e = zri_write_full(w->meta_fd, page, sizeof page, 0);
+    int e = zri_write_full(w->meta.fd, page, sizeof page, 0);
     if (e)
         return zri_write_failed(w, e, ZRI_META_NAME, err);
-    rc = sync_file(w, w->meta_fd, ZRI_META_NAME, err);
+    rc = sync_file(w, w->meta.fd, ZRI_META_NAME, err);
     if (!rc && w->durable && (e = zri_sync_dir(w->dir_fd)))
         rc = zri_write_failed(w, e, "directory", err);
     return rc;
@@ -362,10 +388,10 @@ static int write_header(struct zr_writer *w, struct zr_error *err)
 /* Some filesystems report a failed write only here. */
 static int close_files(struct zr_writer *w, struct zr_error *err)
 {
-    int *fds[] = {&w->data_fd, &w->side_fd, &w->meta_fd};
+    int *fds[] = {&w->data.fd, &w->side.fd, &w->meta.fd};
     static const char *const names[] = {ZRI_DATA_NAME, ZRI_SIDE_NAME, ZRI_META_NAME};
     int rc = ZR_OK;
-    zri_unlock(w->meta_fd); /* must not meet the first reader */
+    zri_unlock(w->meta.fd); /* must not meet the first reader */
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
         int fd = *fds[i];
         *fds[i] = -1;

@@ -186,8 +186,10 @@ ZR_API int zr_writer_create(struct zr_writer **out, const char *path,
                             const struct zr_writer_options *options, struct zr_error *err);
 
 /* Appends count rows of item_shape, C order, count * row_nbytes bytes at rows.
- * Synchronous; rows is not kept.  After a failure the writer can only be
- * aborted (or closed, which then aborts and fails with ZR_E_STATE). */
+ * Synchronous; rows is not kept.  What does not fill a block of 2 MiB waits in
+ * memory (at most 6 MiB a writer), so that a later append or close may be what
+ * meets a full disk.  After a failure the writer can only be aborted (or closed,
+ * which then aborts and fails with ZR_E_STATE). */
 ZR_API int zr_writer_append_dense(struct zr_writer *w, const void *rows, uint64_t count,
                                   struct zr_error *err);
 
