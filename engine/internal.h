@@ -201,6 +201,12 @@ struct zri_side_row {
 
 /* XXH3-64. */
 uint64_t zri_checksum(const void *bytes, size_t nbytes);
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ZRI_HAS_SUM_AVX2 1
+uint64_t zri_sum_avx2(const void *bytes, size_t nbytes); /* sum_avx2.c; the CPU must have it */
+#else
+#define ZRI_HAS_SUM_AVX2 0
+#endif
 /* Its low half, over a record's logical bytes. */
 uint32_t zri_record_sum(const void *logical, size_t nbytes);
 /* What tells one store from another: the first page and entries sampled over the
@@ -352,6 +358,7 @@ struct zr_writer {
     bool failed;
     pid_t owner;          /* a forked child has a copy, and must leave the files alone */
     pthread_mutex_t lock; /* of what the tasks of an append share */
+    atomic_bool is_writing, uses_windows; /* raw Dense: whole blocks of data */
 };
 
 static inline bool zri_writer_is_ragged(const struct zr_writer *w)

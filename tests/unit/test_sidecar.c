@@ -2,6 +2,9 @@
  *
  * The header and rows of side.zr as bytes (engine/sidecar.c).
  */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "support.h"
 
 static const struct zri_sidecar side = {
@@ -101,9 +104,24 @@ START_TEST(identity_depends_on_page_and_entries)
 }
 END_TEST
 
+/* Whatever instructions the CPU has, and on both sides of each length that XXH3 treats
+ * in its own way. */
+START_TEST(sums_are_those_of_xxh3)
+{
+    uint8_t *bytes = malloc(70001);
+    for (size_t i = 0; i < 70001; i++)
+        bytes[i] = (uint8_t)(i * 131 + (i >> 8));
+    for (size_t n = 0; n <= 2100; n++)
+        ck_assert_uint_eq(zri_checksum(bytes + n % 5, n), XXH3_64bits(bytes + n % 5, n));
+    ck_assert_uint_eq(zri_checksum(bytes + 1, 70000), XXH3_64bits(bytes + 1, 70000));
+    free(bytes);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
+        sums_are_those_of_xxh3,
         the_header_reads_back,
         any_flipped_bit_of_the_header_is_noticed,
         a_file_too_short_for_its_rows_is_noticed,
