@@ -23,6 +23,7 @@
 #define ENTRY_AHEAD 6
 #define PAYLOAD_AHEAD 3
 #define PAYLOAD_AHEAD_NBYTES 1024 /* the CPU finds the rest of longer records by itself */
+#define SINGLE_AHEAD_NBYTES 4096
 
 #define MAX_PREFIX_NBYTES (8 * ((size_t)ZR_MAX_NDIM + 1))
 
@@ -65,23 +66,42 @@ static void record_failure(struct gather *g, size_t at, int rc, const struct zr_
     pthread_mutex_unlock(&g->lock);
 }
 
+static inline void pull(const struct zr_reader *r, uint64_t off, size_t nbytes)
+{
+    if (off >= r->data.nbytes)
+        return;
+    for (size_t k = 0; k < nbytes; k += 64) {
+        __builtin_prefetch(r->data.bytes + off + k);
+        __asm__ volatile(""); /* GCC drops a loop of prefetches alone */
+    }
+}
+
+static inline void pull_payload(const struct zr_reader *r, uint64_t id)
+{
+    struct zri_entry e;
+    zri_entry_decode(&e, r->meta.bytes + zri_entry_off(id));
+    pull(r, e.off, e.phys_nbytes < PAYLOAD_AHEAD_NBYTES ? e.phys_nbytes : PAYLOAD_AHEAD_NBYTES);
+}
+
 static inline void pull_ahead(const struct gather *g, size_t i, size_t end)
 {
     const struct zr_reader *r = g->r;
     if (i + ENTRY_AHEAD < end)
         __builtin_prefetch(r->meta.bytes + zri_entry_off(g->ids[i + ENTRY_AHEAD]));
-    if (i + PAYLOAD_AHEAD < end) {
-        struct zri_entry e;
-        zri_entry_decode(&e, r->meta.bytes + zri_entry_off(g->ids[i + PAYLOAD_AHEAD]));
-        if (e.off < r->data.nbytes) {
-            const uint8_t *start = r->data.bytes + e.off;
-            size_t n = e.phys_nbytes < PAYLOAD_AHEAD_NBYTES ? e.phys_nbytes : PAYLOAD_AHEAD_NBYTES;
-            for (size_t k = 0; k < n; k += 64) {
-                __builtin_prefetch(start + k);
-                __asm__ volatile(""); /* GCC drops a loop of prefetches alone */
-            }
-        }
-    }
+    if (i + PAYLOAD_AHEAD < end)
+        pull_payload(r, g->ids[i + PAYLOAD_AHEAD]);
+}
+
+/* A record that is alone has none before it that could pull it.  Rows lie in order where
+ * one append after the other wrote them: then its bytes arrive together with its entry,
+ * not after it. */
+static void pull_single(const struct zr_reader *r, uint64_t id)
+{
+    if (r->header.codec != ZR_RAW || !zri_file_mapped(&r->data) || !r->meta.bytes)
+        return;
+    __builtin_prefetch(r->meta.bytes + zri_entry_off(id));
+    uint64_t row = r->schema.row_nbytes;
+    pull(r, id * row, row < SINGLE_AHEAD_NBYTES ? row : SINGLE_AHEAD_NBYTES);
 }
 
 /* The whole record, shape prefix and all, to its place. */
@@ -173,11 +193,10 @@ static int place_packed(struct gather *g, size_t i, size_t begin, const struct z
                         struct scratch *scratch, struct zr_error *err)
 {
     uint64_t prefix = prefix_nbytes(g, i);
-    bool fits, over = prefix <= MAX_PREFIX_NBYTES &&
-                      g->offsets[i] - g->offsets[begin] >= prefix &&
+    bool fits, over = prefix <= MAX_PREFIX_NBYTES && g->offsets[i] - g->offsets[begin] >= prefix &&
                       prefix + packed_nbytes(g, i) == entry->logic_nbytes;
-    int rc = over ? place_over(g, i, entry, err, &fits)
-                  : place_aside(g, i, entry, scratch, err, &fits);
+    int rc =
+        over ? place_over(g, i, entry, err, &fits) : place_aside(g, i, entry, scratch, err, &fits);
     if (rc || fits)
         return rc;
     atomic_store(&g->surprised, true);
@@ -287,9 +306,11 @@ static int gather(struct gather *g, uint64_t nbytes, struct zr_error *err)
     unsigned threads = choose_threads(r, nbytes, g->count);
     pthread_mutex_init(&g->lock, NULL);
     bool mapped = zri_file_mapped(&r->data);
-    int64_t start = zri_batch_start();
+    bool times = g->count > 1; /* of one record the look is the same either way */
+    int64_t start = times ? zri_batch_start() : 0;
     int rc = run(g, threads, mapped);
-    zri_batch_end(r, start, g->count, nbytes);
+    if (times)
+        zri_batch_end(r, start, g->count, nbytes);
     if (mapped && !zri_file_trusted(&r->data))
         rc = run(g, threads, false);
     pthread_mutex_destroy(&g->lock);
@@ -317,6 +338,8 @@ int zr_gather_dense(struct zr_reader *r, const uint64_t *ids, size_t count, void
         nbytes > out_nbytes)
         return zri_fail(err, ZR_E_BUFFER, "%s: %zu records do not fit into %zu bytes", r->path,
                         count, out_nbytes);
+    if (count == 1)
+        pull_single(r, *ids);
     zri_prefetch_batch(r, ids, count);
     struct gather g = {.r = r, .ids = ids, .count = count, .out = out};
     return gather(&g, nbytes, err);

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -119,6 +120,11 @@ static void map_files(struct zr_reader *r)
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (files[i]->fd >= 0)
             zri_file_map(files[i]);
+    /* A fault maps all of a large page as far as the kernel sees one mapping: two end that
+     * at the limit. */
+    uint64_t end = (r->mapped_nbytes + ZRI_PAGE_NBYTES - 1) & ~(uint64_t)(ZRI_PAGE_NBYTES - 1);
+    if (r->data.bytes && end < r->data.nbytes)
+        madvise((void *)(r->data.bytes + end), r->data.nbytes - end, MADV_NOHUGEPAGE);
 }
 
 /* ---------------------------------------------------------------- header and dictionary */
