@@ -6,9 +6,9 @@
  */
 #include "archive_parts.h"
 #include "ops.h"
+#include "transport.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <syslog.h>
 
@@ -87,16 +87,6 @@ static const uint8_t *leaf_bytes(struct fs *fs, const struct node *leaf_of,
     return cache_entry_bytes(*entry)->bytes;
 }
 
-/* Threads that serve requests block all signals; one that is raised by reading the
- * mapping of a file that was cut short must get to the engine's handler. */
-static void allow_sigbus(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGBUS);
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-}
-
 /* The part [off, off + size) of header and payload.  A copy, since a file that is cut
  * short below the mapping must be noticed before the reply. */
 static int reply_file(fuse_req_t req, const struct archive *a, const uint8_t *header,
@@ -105,10 +95,12 @@ static int reply_file(fuse_req_t req, const struct archive *a, const uint8_t *he
 {
     uint64_t total = header_nbytes + payload_nbytes;
     size_t n = off >= total ? 0 : total - off < size ? (size_t)(total - off) : size;
-    uint8_t *buf = zr_buffer_alloc(n);
+    void *block = NULL;
+    uint8_t *buf = transport_reply_room(n);
+    if (!buf)
+        buf = block = zr_buffer_alloc(n);
     if (!buf)
         return ENOMEM;
-    allow_sigbus();
     size_t head = off < header_nbytes ? (size_t)(header_nbytes - off) : 0;
     head = head < n ? head : n;
     memcpy(buf, header + (head ? off : 0), head);
@@ -117,7 +109,7 @@ static int reply_file(fuse_req_t req, const struct archive *a, const uint8_t *he
     bool intact = zr_archive_intact(a->file);
     if (intact)
         fuse_reply_buf(req, (const char *)buf, n);
-    zr_buffer_free(buf);
+    zr_buffer_free(block);
     return intact ? 0 : EIO;
 }
 
@@ -206,7 +198,6 @@ static int write_part(struct fs *fs, const struct node *node, size_t leaf_index,
         return refuse(a, leaf, EPERM);
     if (nbytes == head)
         return 0;
-    allow_sigbus();
     archive_writes_begin(&a->writes);
     memcpy((uint8_t *)leaf->data + row * payload_nbytes + (off + head - header_nbytes), buf + head,
            nbytes - head);

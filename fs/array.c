@@ -5,13 +5,15 @@
  * wants the rest of them.  So each row is decoded once however the kernel slices the
  * file, and nothing beyond what it asked for.
  *
- * A selection of moderate size is one gather, which the engine spreads over its
- * threads, and is kept until all of it has been delivered.
+ * A selection of moderate size that has to be decompressed is one gather, which the engine
+ * spreads over its threads, and is kept until all of it has been delivered.  Plain copies
+ * are made for each READ, straight to where it is answered from.
  */
 #include "array.h"
 
 #include "ops.h"
 #include "selection.h"
+#include "transport.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -252,7 +254,10 @@ static int read_slice(fuse_req_t req, struct fs *fs, const struct node *node, st
 {
     uint64_t left = (uint64_t)off < a->nbytes ? a->nbytes - (uint64_t)off : 0;
     size_t nbytes = left < size ? (size_t)left : size;
-    uint8_t *slice = zr_buffer_alloc(nbytes);
+    void *block = NULL;
+    uint8_t *slice = transport_reply_room(nbytes);
+    if (!slice)
+        slice = block = zr_buffer_alloc(nbytes);
     if (!slice)
         return out_of_memory(err);
     int code = copy_slice(fs, node, a, (uint64_t)off, nbytes, slice, err);
@@ -260,14 +265,14 @@ static int read_slice(fuse_req_t req, struct fs *fs, const struct node *node, st
         counters_add(fs->counters, EVENT_READ_BYTES, nbytes);
         fuse_reply_buf(req, (const char *)slice, nbytes);
     }
-    zr_buffer_free(slice);
+    zr_buffer_free(block);
     return code;
 }
 
-/* Small enough to be kept whole between two READs. */
+/* Worth to be made as a whole, and small enough to be kept so between two READs. */
 static bool is_whole(const struct fs *fs, const struct node *node, const struct array *a)
 {
-    return node->minted && a->nbytes <= WHOLE_MAX_NBYTES &&
+    return node->minted && a->info->codec != ZR_RAW && a->nbytes <= WHOLE_MAX_NBYTES &&
            a->nbytes <= fs->options->cache_nbytes / 2;
 }
 

@@ -484,6 +484,7 @@ static int start_thread(struct worker *w)
     pthread_attr_setstacksize(&attr, STACK_NBYTES);
     sigset_t all_but_one, before;
     sigfillset(&all_but_one);
+    sigdelset(&all_but_one, SIGBUS); /* raised by the thread itself, and answered by the engine */
     sigdelset(&all_but_one, SIGUSR1);
     pthread_sigmask(SIG_SETMASK, &all_but_one, &before);
     int failure = pthread_create(&w->thread, &attr, work, w);

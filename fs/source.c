@@ -11,6 +11,7 @@
 
 #include "archive.h"
 #include "classes.h"
+#include "mapped.h"
 #include "probe.h"
 #include "report.h"
 
@@ -41,6 +42,7 @@ struct entry {
     /* Under the table's lock: */
     enum state state;
     unsigned users;
+    uint64_t mapped_nbytes; /* what its reader took of the budget; of who opens and closes it */
     struct entry *older, *newer; /* open stores without users, by last use */
     struct entry *written_next;  /* archives that can be written; constant from then on */
 };
@@ -55,6 +57,7 @@ struct sources {
     struct entry *oldest, *newest;
     struct entry *writable; /* archives, the latest first */
     unsigned open_count;
+    _Atomic uint64_t mapped_left; /* without the lock */
 };
 
 static struct entry *entry_of(struct source *source)
@@ -110,27 +113,30 @@ static int open_archive(const struct sources *s, struct entry *e, struct zr_erro
     return code;
 }
 
-static int open_reader(const struct sources *s, struct entry *e, struct zr_error *err)
+/* To be closed; NULL when there is none. */
+static struct zr_reader *take_reader(struct sources *s, struct entry *e)
+{
+    struct zr_reader *reader = e->source.reader;
+    e->source.reader = NULL;
+    atomic_fetch_add(&s->mapped_left, e->mapped_nbytes);
+    e->mapped_nbytes = 0;
+    return reader;
+}
+
+static int open_reader(struct sources *s, struct entry *e, struct zr_error *err)
 {
     if (e->source.kind == SOURCE_ARCHIVE)
         return open_archive(s, e, err);
 
-    /* Reading costs as much as mapping here, and mapped files would count as this
-     * program's memory. */
-    const struct zr_reader_options options = {
-        .access = ZR_ACCESS_READ,
-        .checksums = s->options.checksums,
-    };
+    struct zr_reader_options options = {.checksums = s->options.checksums};
+    e->mapped_nbytes = mapped_choose(&s->mapped_left, e->path, &options);
     int code = zr_reader_open(&e->source.reader, e->path, &options, err);
-    if (code != ZR_OK)
-        return code;
-    code = fill(s, e, err);
+    if (code == ZR_OK)
+        code = fill(s, e, err);
     if (code == ZR_OK && e != s->root && !is_same(e, &e->source.info))
         code = fail(err, ZR_E_NOT_FOUND, e->path, "another store is there by now");
-    if (code != ZR_OK) {
-        zr_reader_close(e->source.reader);
-        e->source.reader = NULL;
-    }
+    if (code != ZR_OK)
+        zr_reader_close(take_reader(s, e));
     return code;
 }
 
@@ -154,12 +160,10 @@ static struct zr_reader *take_surplus(struct sources *s)
     struct entry *e = s->oldest;
     if (s->open_count <= OPEN_MAX_READERS || !e)
         return NULL;
-    struct zr_reader *reader = e->source.reader;
     idle_remove(s, e);
-    e->source.reader = NULL;
     e->state = CLOSED;
     s->open_count--;
-    return reader;
+    return take_reader(s, e);
 }
 
 static void add_writable(struct sources *s, struct entry *e)
@@ -542,6 +546,7 @@ int sources_new(struct sources **out, const struct sources_options *options, str
     s->options = *options;
     s->mountpoint = strdup(options->mountpoint);
     s->root = new_entry(options->path, "");
+    s->mapped_left = MAPPED_BUDGET_NBYTES;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->opened, NULL);
     int code = s->mountpoint && s->root ? open_root(s, err)

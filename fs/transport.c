@@ -116,6 +116,11 @@ enum transport_kind transport_running(const struct transport *t)
     return t->uring ? TRANSPORT_URING : TRANSPORT_CLASSIC;
 }
 
+void *transport_reply_room(size_t nbytes)
+{
+    return uring_reply_room(nbytes);
+}
+
 void transport_after_reply(void (*run)(void *ctx), void *ctx)
 {
     if (!uring_after_reply(run, ctx))

@@ -7,6 +7,7 @@
 #define ZRECORDFS_TRANSPORT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct counters;
@@ -33,6 +34,9 @@ int transport_start(struct transport **out, struct fuse_session *session,
                     const struct transport_options *options);
 /* What runs: TRANSPORT_CLASSIC or TRANSPORT_URING. */
 enum transport_kind transport_running(const struct transport *t);
+/* For a handler: memory from which fuse_reply_buf sends that many bytes without copying them,
+ * undefined until written, gone with the reply.  NULL where there is none. */
+void *transport_reply_room(size_t nbytes);
 /* For a handler that has replied: runs that when the reply is on its way, which may be now or
  * as soon as the handler has returned.  At most one a request. */
 void transport_after_reply(void (*run)(void *ctx), void *ctx);

@@ -129,12 +129,22 @@ static ssize_t put_answer(struct exchange *x, const struct iovec *iov, int count
     char *to = w->payload;
     for (int i = 0; i < count; i++) {
         size_t skip = i == 0 ? sizeof *out : 0;
-        if (iov[i].iov_len > skip)
-            to = mempcpy(to, (char *)iov[i].iov_base + skip, iov[i].iov_len - skip);
+        if (iov[i].iov_len <= skip)
+            continue;
+        const char *from = (const char *)iov[i].iov_base + skip;
+        if (from != to) /* else it was made in place */
+            memcpy(to, from, iov[i].iov_len - skip);
+        to += iov[i].iov_len - skip;
     }
     fill_answer(w, x->unique, out->error, nbytes - sizeof *out);
     x->is_answered = true;
     return (ssize_t)nbytes;
+}
+
+void *uring_reply_room(size_t nbytes)
+{
+    struct worker *w = current ? current->worker : NULL;
+    return w && !current->is_answered && nbytes <= w->uring->payload_nbytes ? w->payload : NULL;
 }
 
 bool uring_after_reply(void (*run)(void *ctx), void *ctx)
@@ -539,6 +549,7 @@ static int start_worker(struct worker *w)
     pthread_attr_setstacksize(&attr, STACK_NBYTES);
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* raised by the thread itself, and answered by the engine */
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the main thread */
     failure = pthread_create(&w->thread, &attr, work, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -7,6 +7,7 @@
 #define ZRECORDFS_URING_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct counters;
 struct fuse_session;
@@ -33,6 +34,11 @@ int uring_negotiate(struct uring *u);
  * which the kernel goes on over /dev/fuse.  FORGET and INTERRUPT still come that
  * way in any case: somebody has to read it. */
 int uring_start(struct uring *u);
+
+/* Where the answer to the request that the calling thread serves will lie, if it has no more
+ * bytes than that: what is made there is sent without a copy.  NULL when it serves none over
+ * io_uring. */
+void *uring_reply_room(size_t nbytes);
 
 /* Keeps that until the answer to the request that the calling thread serves has been sent.
  * False when it serves none over io_uring.  At most one a request. */

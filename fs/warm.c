@@ -180,6 +180,7 @@ static void start_thread(struct warm *w)
     sigset_t all, before;
     pthread_attr_t attr;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* raised by the thread itself, and answered by the engine */
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_NBYTES);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from mounting import PROGRAM, mounted, name_of, needs_mount, needs_root, npy, program, read_raw, wait_for
+from mounting import PROGRAM, SANITIZED, mounted, name_of, needs_mount, needs_root, npy, program, read_raw, wait_for
 from test_mount import FileHandle, counting_rows, location, make_dense, make_ragged, overwrite
 
 zrecord = pytest.importorskip("zrecord")
@@ -45,6 +45,24 @@ WALKED = {
     ".": 0, "empty": 0, "train": 0, "train/image": 40, "train/label": 40,
     "xsub": 0, "xsub/deep": 0, "xsub/deep/er": 0, "xsub/deep/er/tokens": 3,
 }  # fmt: skip
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_stores_of_any_size_count_little_as_the_daemons_memory(tmp_path):
+    """Small ones are mapped, and pages of a mapping count; what is too much for that is read."""
+    rows = np.random.default_rng(1).integers(0, 256, (3000, 4096), "u1")
+    for name in "abcdef":
+        make_dense(tmp_path / "tree" / name, rows, "raw")
+    big = make_dense(tmp_path / "big", np.concatenate([rows] * 4), "raw")
+    for source, folders in ((tmp_path / "tree", "abcdef"), (big, ".")):
+        with mounted(source, tmp_path / "m", "-o", "cache=1M") as m:
+            before = m.rss()
+            for folder in folders:
+                array = np.load(m.path / folder / ".views/all.npy")
+                assert np.array_equal(array[: len(rows)], rows)
+            assert SANITIZED or m.rss() - before < 28 << 20
 
 
 # ---------------------------------------------------------------- shape
