@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: MIT
  *
- * The choice between the two transports.  io_uring can only be agreed on in the
- * answer to INIT, so its rings are made before that is read: a process that may
- * have none does not accept what it could not do.
+ * The choice between the two transports, and libfuse's way out.  io_uring can only be
+ * agreed on in the answer to INIT, so its rings are made before that is read: a process
+ * that may have none does not accept what it could not do.
  */
 #include "transport.h"
 
+#include "init.h"
 #include "loop.h"
 #include "report.h"
 #include "uring.h"
+
+#define FUSE_USE_VERSION 35
+#include <fuse_lowlevel.h>
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
+#include <unistd.h>
 
 struct transport {
     struct loop *loop;
@@ -42,8 +47,32 @@ bool transport_parse(const char *name, int *kind)
     return false;
 }
 
-static int try_uring(struct transport *t, struct fuse_session *session,
-                     const struct transport_options *options)
+/* ---------------------------------------------------------------- messages */
+
+static ssize_t send_message(int fd, struct iovec *iov, int count, void *userdata)
+{
+    ssize_t sent;
+    (void)userdata;
+    return init_send(fd, iov, count, &sent) ? sent : uring_send(fd, iov, count);
+}
+
+static ssize_t receive_message(int fd, void *buf, size_t nbytes, void *userdata)
+{
+    (void)userdata;
+    return read(fd, buf, nbytes);
+}
+
+static int lead_messages_here(struct fuse_session *session)
+{
+    static const struct fuse_custom_io io = {.writev = send_message, .read = receive_message};
+    int failure = -fuse_session_custom_io(session, &io, fuse_session_fd(session));
+    return failure < 0 ? EINVAL : failure;
+}
+
+/* ---------------------------------------------------------------- start */
+
+static int make_uring(struct transport *t, struct fuse_session *session,
+                      const struct transport_options *options)
 {
     const struct uring_options uring_options = {
         .thread_count = options->thread_count,
@@ -51,16 +80,29 @@ static int try_uring(struct transport *t, struct fuse_session *session,
         .ended = options->ended,
         .ended_ctx = options->ended_ctx,
     };
-    int failure = uring_new(&t->uring, session, &uring_options);
+    return options->kind == TRANSPORT_CLASSIC ? ENOTSUP
+                                              : uring_new(&t->uring, session, &uring_options);
+}
+
+/* 0 when io_uring runs, else why not; INIT has been answered in either case, or whoever reads
+ * next will see why it could not be. */
+static int greet(struct transport *t, struct fuse_session *session,
+                 const struct transport_options *options)
+{
+    struct init_result agreed = {0};
+    int why_not = make_uring(t, session, options);
+    if (why_not && options->kind == TRANSPORT_URING)
+        return why_not;
+    int failure = lead_messages_here(session);
     if (!failure)
-        failure = uring_negotiate(t->uring);
-    if (!failure)
-        failure = uring_start(t->uring);
+        failure = init_serve(session, options->counters, !why_not, &agreed);
+    if (!failure && !why_not)
+        failure = agreed.has_uring ? uring_start(t->uring, agreed.payload_nbytes) : ENOTSUP;
     if (failure) {
         uring_free(t->uring);
         t->uring = NULL;
     }
-    return failure;
+    return failure ? failure : why_not;
 }
 
 static int start_loop(struct transport *t, struct fuse_session *session,
@@ -84,7 +126,7 @@ static int start_loop(struct transport *t, struct fuse_session *session,
 static int start(struct transport *t, struct fuse_session *session,
                  const struct transport_options *options)
 {
-    int failure = options->kind == TRANSPORT_CLASSIC ? 0 : try_uring(t, session, options);
+    int failure = greet(t, session, options);
     if (options->kind == TRANSPORT_URING && failure) {
         report(LOG_ERR, "transport=uring: %s: %s",
                failure == ENOTSUP ? "the kernel does not offer it" : strerror(failure),

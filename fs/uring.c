@@ -11,7 +11,7 @@
  * disk, and no request ever waits behind a long one.
  *
  * The handlers and libfuse stay as they are: libfuse's reading is done here, and
- * its writing comes to send_message, which recognises the answer to the request
+ * its writing comes to uring_send, which recognises the answer to the request
  * that this thread serves and puts it into the entry.  Everything else, such as a
  * notification, is written to /dev/fuse, from which the kernel still hands out
  * FORGET and INTERRUPT (loop.c reads them).
@@ -47,7 +47,6 @@
 enum {
     RING_ENTRIES = 4, /* an answer and the wait for the end */
     STACK_NBYTES = 1 << 20,
-    INIT_NBYTES = 1 << 16, /* more than any INIT; libfuse's smallest buffer is 8 KiB */
     COMMAND_OFF = offsetof(struct io_uring_sqe, cmd),
     MANY_CPUS = 64, /* beyond, one thread a queue: they are enough to help each other */
     REQUEST_HEAD_NBYTES = sizeof(struct fuse_in_header) + FUSE_URING_OP_NBYTES
@@ -90,10 +89,8 @@ struct uring {
 /* The request that this thread serves. */
 struct exchange {
     uint64_t unique;
-    struct worker *worker; /* NULL for INIT, which is answered through /dev/fuse */
-    struct uring *uring;   /* of INIT, when the kernel offered io_uring */
+    struct worker *worker;
     bool is_answered;
-    bool has_agreed;
 };
 static _Thread_local struct exchange *current;
 
@@ -157,101 +154,13 @@ bool uring_after_reply(void (*run)(void *ctx), void *ctx)
     return true;
 }
 
-static size_t needed_payload(const struct fuse_init_out *init)
+ssize_t uring_send(int fd, const struct iovec *iov, int count)
 {
-    size_t nbytes = FUSE_URING_MIN_PAYLOAD;
-    size_t pages_nbytes = init->max_pages * (size_t)sysconf(_SC_PAGESIZE);
-    if (init->max_write > nbytes)
-        nbytes = init->max_write;
-    return pages_nbytes > nbytes ? pages_nbytes : nbytes;
-}
-
-/* Sends libfuse's answer to INIT, with the acceptance added. */
-static ssize_t send_init(struct exchange *x, int fd, struct iovec *iov, int count)
-{
-    const struct fuse_out_header *out = iov[0].iov_base;
-    struct fuse_init_out init;
-    x->is_answered = true;
-    if (!x->uring || out->error || count != 2 || iov[1].iov_len != sizeof init)
-        return writev(fd, iov, count);
-    memcpy(&init, iov[1].iov_base, sizeof init);
-    init.flags |= FUSE_INIT_EXT;
-    init.flags2 |= FUSE_URING_INIT_FLAG2;
-    x->uring->payload_nbytes = needed_payload(&init);
-    struct iovec changed[2] = {iov[0], {&init, sizeof init}};
-    ssize_t sent = writev(fd, changed, 2);
-    x->has_agreed = sent > 0;
-    return sent;
-}
-
-/* libfuse's way out, for answers and notifications of every thread. */
-static ssize_t send_message(int fd, struct iovec *iov, int count, void *userdata)
-{
-    (void)userdata;
     const struct fuse_out_header *out = iov[0].iov_base;
     struct exchange *x = current;
     if (!x || x->is_answered || out->unique != x->unique)
         return writev(fd, iov, count);
-    return x->worker ? put_answer(x, iov, count) : send_init(x, fd, iov, count);
-}
-
-static ssize_t receive_message(int fd, void *buf, size_t nbytes, void *userdata)
-{
-    (void)userdata;
-    return read(fd, buf, nbytes);
-}
-
-/* ---------------------------------------------------------------- INIT */
-
-static bool offers_uring(const struct fuse_in_header *header, size_t nbytes)
-{
-    struct fuse_init_in init;
-    if (header->opcode != FUSE_INIT || nbytes < sizeof *header + sizeof init)
-        return false;
-    memcpy(&init, header + 1, sizeof init);
-    return (init.flags & FUSE_INIT_EXT) && (init.flags2 & FUSE_URING_INIT_FLAG2);
-}
-
-static ssize_t read_request(int fd, void *buffer, size_t nbytes)
-{
-    ssize_t got;
-    do
-        got = read(fd, buffer, nbytes);
-    while (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOENT));
-    return got;
-}
-
-static int serve_init(struct uring *u, void *buffer)
-{
-    int fd = fuse_session_fd(u->session);
-    const struct fuse_in_header *header = buffer;
-    ssize_t nbytes = read_request(fd, buffer, INIT_NBYTES);
-    if (nbytes < (ssize_t)sizeof *header)
-        return nbytes < 0 ? errno : EIO;
-    struct exchange x = {
-        .unique = header->unique,
-        .uring = offers_uring(header, (size_t)nbytes) ? u : NULL,
-    };
-    counters_request(u->options.counters, header->opcode);
-    current = &x;
-    struct fuse_buf request = {.mem = buffer, .size = (size_t)nbytes};
-    fuse_session_process_buf(u->session, &request);
-    current = NULL;
-    return x.has_agreed ? 0 : ENOTSUP;
-}
-
-int uring_negotiate(struct uring *u)
-{
-    static const struct fuse_custom_io io = {.writev = send_message, .read = receive_message};
-    int failure = -fuse_session_custom_io(u->session, &io, fuse_session_fd(u->session));
-    if (failure)
-        return failure > 0 ? failure : EINVAL;
-    void *buffer = malloc(INIT_NBYTES);
-    if (!buffer)
-        return ENOMEM;
-    failure = serve_init(u, buffer);
-    free(buffer);
-    return failure;
+    return put_answer(x, iov, count);
 }
 
 /* ---------------------------------------------------------------- serving */
@@ -574,8 +483,9 @@ static int start_until(struct uring *u, unsigned count)
     return failure;
 }
 
-int uring_start(struct uring *u)
+int uring_start(struct uring *u, size_t payload_nbytes)
 {
+    u->payload_nbytes = payload_nbytes;
     u->courtesy = courtesy_new(u->worker_count);
     /* The kernel changes over when every queue has an entry, and not at all when
      * one is refused before. */

@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 struct counters;
 struct fuse_session;
@@ -25,15 +27,13 @@ struct uring_options {
 int uring_new(struct uring **out, struct fuse_session *session,
               const struct uring_options *options);
 
-/* Serves the kernel's INIT, and accepts io_uring where it is offered.  0 when it
- * was, ENOTSUP when it was not, or the errno of reading; the session then goes
- * on over /dev/fuse. */
-int uring_negotiate(struct uring *u);
+/* Starts the threads, after io_uring was agreed on with room for so many bytes of a message
+ * (init.h).  0, or an errno after which the kernel goes on over /dev/fuse.  FORGET and INTERRUPT
+ * still come that way in any case: somebody has to read it. */
+int uring_start(struct uring *u, size_t payload_nbytes);
 
-/* Starts the threads, after uring_negotiate returned 0.  0, or an errno after
- * which the kernel goes on over /dev/fuse.  FORGET and INTERRUPT still come that
- * way in any case: somebody has to read it. */
-int uring_start(struct uring *u);
+/* libfuse's way out, for answers and notifications of every thread, as writev. */
+ssize_t uring_send(int fd, const struct iovec *iov, int count);
 
 /* Where the answer to the request that the calling thread serves will lie, if it has no more
  * bytes than that: what is made there is sent without a copy.  NULL when it serves none over

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mounting
@@ -182,3 +183,31 @@ def test_only_threads_that_answer_are_bound_to_a_cpu_or_of_the_idle_class(store,
             assert len(os.sched_getaffinity(int(task))) >= len(own) - left_to_a_reader, name
         assert {"zrecordfs", "zrecordfs-serve", "zrecordfs-ahead"} <= seen
         assert len(own) == 1 or "zrecord" in seen, "the engine's workers are there from the beginning"
+
+
+# ---------------------------------------------------------------- readers at once
+
+
+@pytest.fixture
+def connections(tmp_path):
+    """The kernel's folder about its FUSE connections."""
+    folder = tmp_path / "connections"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "fusectl", "none", folder], capture_output=True).returncode:
+        pytest.skip("fusectl cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@needs_root
+def test_readers_look_up_names_of_one_folder_at_once(store, tmp_path, transport, connections):
+    """By default the kernel asks for one at a time: then two readers got less done than one."""
+    with mounted(store, tmp_path / "m") as m, ThreadPoolExecutor(3) as pool:
+        waiting = connections / str(os.minor(os.stat(m.path).st_dev)) / "waiting"
+        m.process.send_signal(signal.SIGSTOP)
+        try:
+            sizes = [pool.submit(os.path.getsize, m / i) for i in range(3)]
+            wait_for(lambda: int(waiting.read_text()) >= 3, what="asking for three names at once")
+        finally:
+            m.process.send_signal(signal.SIGCONT)
+        assert [size.result() for size in sizes] == [len(npy(ROWS[0]))] * 3
