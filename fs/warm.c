@@ -21,13 +21,13 @@
 #include "cache.h"
 #include "counters.h"
 #include "courtesy.h"
+#include "place.h"
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -87,26 +87,34 @@ struct job {
     uint64_t start, step, count, done;
 };
 
+struct pusher {
+    struct warm *warm;
+    pthread_t thread;
+    bool follows_streams; /* else does jobs alone */
+};
+
 struct warm {
     struct warm_options options;
+    unsigned follower_count; /* pushers that are to follow streams */
     atomic_bool is_stopping;
     /* Records read or pushed lately, so that two streams do not push the same. */
     _Atomic uint32_t *recent;
     _Atomic uint32_t generation;
-    pthread_mutex_t lock; /* everything below */
-    pthread_cond_t work;
-    uint64_t tick; /* READs of the start of a record */
+    pthread_mutex_t lock;                 /* everything below */
+    pthread_cond_t stream_work, job_work; /* whoever follows streams waits for the first */
+    uint64_t tick;                        /* READs of the start of a record */
     uint64_t next_serial;
-    unsigned started_count, idle_count;
-    bool has_work;   /* found by the READ that is being accounted for */
-    uint32_t reader; /* who sent that */
+    unsigned started_count;
+    unsigned idle_count; /* of those that follow streams */
+    bool has_work;       /* found by the READ that is being accounted for */
+    uint32_t reader;     /* who sent that */
     size_t first_job, job_count;
     uint64_t pending_count; /* records of jobs, those being pushed included */
     uint64_t pushing_count; /* records of streams that are being pushed */
     struct stream streams[STREAMS];
     struct hint hints[HINTS];
     struct job jobs[JOBS];
-    pthread_t threads[MAX_THREADS];
+    struct pusher pushers[MAX_THREADS];
 };
 
 /* ---------------------------------------------------------------- what was lately */
@@ -177,6 +185,8 @@ static void *push_on(void *arg);
 /* Lock held.  Without threads nothing is pushed, which nobody misses. */
 static void start_thread(struct warm *w)
 {
+    struct pusher *p = &w->pushers[w->started_count];
+    *p = (struct pusher){.warm = w, .follows_streams = w->started_count < w->follower_count};
     sigset_t all, before;
     pthread_attr_t attr;
     sigfillset(&all);
@@ -184,7 +194,7 @@ static void start_thread(struct warm *w)
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_NBYTES);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&w->threads[w->started_count], &attr, push_on, w) == 0)
+    if (pthread_create(&p->thread, &attr, push_on, p) == 0)
         w->started_count++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
@@ -202,10 +212,12 @@ static void start_threads(struct warm *w)
 }
 
 /* Lock held: there is something to do. */
-static void call_threads(struct warm *w)
+static void call_threads(struct warm *w, bool is_job)
 {
     if (w->idle_count > 0)
-        pthread_cond_broadcast(&w->work);
+        pthread_cond_broadcast(&w->stream_work);
+    if (is_job)
+        pthread_cond_broadcast(&w->job_work);
     start_threads(w);
 }
 
@@ -324,7 +336,7 @@ void warm_wake(void *ctx)
 {
     struct warm *w = ctx;
     pthread_mutex_lock(&w->lock);
-    call_threads(w);
+    call_threads(w, false);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -507,32 +519,6 @@ static void finish(struct warm *w, const struct piece *p)
             w->streams[i].is_unknown = p->is_unknown;
 }
 
-/* Where a thread of these may run, and which of those CPUs it keeps away from. */
-struct place {
-    cpu_set_t all;
-    bool is_known;
-    int avoided; /* -1 none */
-};
-
-static void place_init(struct place *place)
-{
-    place->is_known = sched_getaffinity(0, sizeof place->all, &place->all) == 0;
-    place->avoided = -1;
-}
-
-/* A reader waits for nobody but the thread on its CPU that answers it, and that one steps
- * aside for all others: decoding there would hold up both, while another CPU is idle. */
-static void keep_away(struct place *place, int cpu)
-{
-    if (cpu == place->avoided || !place->is_known || cpu >= CPU_SETSIZE)
-        return;
-    cpu_set_t set = place->all;
-    if (cpu >= 0)
-        CPU_CLR(cpu, &set);
-    if (CPU_COUNT(&set) > 0 && sched_setaffinity(0, sizeof set, &set) == 0)
-        place->avoided = cpu;
-}
-
 /* It asks for so little that it may have moved since it did. */
 static int cpu_of_reader(const struct piece *p)
 {
@@ -540,9 +526,18 @@ static int cpu_of_reader(const struct piece *p)
     return cpu >= 0 ? cpu : p->cpu;
 }
 
+/* Lock held, which is not while it waits. */
+static void await_work(struct warm *w, bool follows_streams)
+{
+    w->idle_count += follows_streams;
+    pthread_cond_wait(follows_streams ? &w->stream_work : &w->job_work, &w->lock);
+    w->idle_count -= follows_streams;
+}
+
 static void *push_on(void *arg)
 {
-    struct warm *w = arg;
+    const struct pusher *self = arg;
+    struct warm *w = self->warm;
     struct place place;
     place_init(&place);
     pthread_setname_np(pthread_self(), "zrecordfs-ahead");
@@ -551,15 +546,13 @@ static void *push_on(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!atomic_load(&w->is_stopping)) {
         struct piece p = {.cpu = -1};
-        if (!take_stream(w, &p) && !take_job(w, &p)) {
-            w->idle_count++;
-            pthread_cond_wait(&w->work, &w->lock);
-            w->idle_count--;
+        if (!(self->follows_streams && take_stream(w, &p)) && !take_job(w, &p)) {
+            await_work(w, self->follows_streams);
             continue;
         }
         begin(w, &p);
         pthread_mutex_unlock(&w->lock);
-        keep_away(&place, cpu_of_reader(&p));
+        place_keep_away(&place, cpu_of_reader(&p));
         for (size_t i = 0; i < p.count && !atomic_load(&w->is_stopping); i++)
             push_one(w, &p, i);
         pthread_mutex_lock(&w->lock);
@@ -592,7 +585,7 @@ bool warm_prefetch(struct warm *w, const struct warm_range *range)
     if (fits) {
         w->jobs[(w->first_job + w->job_count++) % JOBS] = job;
         w->pending_count += job.count;
-        call_threads(w);
+        call_threads(w, true);
     }
     pthread_mutex_unlock(&w->lock);
     if (!fits)
@@ -633,8 +626,12 @@ struct warm *warm_new(const struct warm_options *options)
     w->options = *options;
     if (w->options.thread_count > MAX_THREADS)
         w->options.thread_count = MAX_THREADS;
+    /* They keep away from the reader's CPU.  Two on one that is left would take turns there, each
+     * for ms, and the one that waits may hold a lock or a page that the reader needs. */
+    w->follower_count = place_spare_count();
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->work, NULL);
+    pthread_cond_init(&w->stream_work, NULL);
+    pthread_cond_init(&w->job_work, NULL);
     return w;
 }
 
@@ -653,12 +650,13 @@ void warm_stop(struct warm *w)
         return;
     pthread_mutex_lock(&w->lock);
     atomic_store(&w->is_stopping, true);
-    pthread_cond_broadcast(&w->work);
+    pthread_cond_broadcast(&w->stream_work);
+    pthread_cond_broadcast(&w->job_work);
     unsigned count = w->started_count;
     w->options.thread_count = 0; /* no more of them */
     pthread_mutex_unlock(&w->lock);
     for (unsigned i = 0; i < count; i++)
-        pthread_join(w->threads[i], NULL);
+        pthread_join(w->pushers[i].thread, NULL);
 }
 
 void warm_free(struct warm *w)
@@ -667,7 +665,8 @@ void warm_free(struct warm *w)
         return;
     while (w->job_count)
         end_job(w);
-    pthread_cond_destroy(&w->work);
+    pthread_cond_destroy(&w->stream_work);
+    pthread_cond_destroy(&w->job_work);
     pthread_mutex_destroy(&w->lock);
     free(w->recent);
     free(w);

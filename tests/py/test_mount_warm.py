@@ -3,6 +3,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,35 @@ def test_a_reader_in_order_finds_its_records_pushed(store, rows, tmp_path):
                 assert read_raw(m / i) == npy(rows[i])
         assert delta.get("READ", 0) <= AHEAD // 2 // MARKER + 1 and set(delta) <= {"READ"}
         assert settled(m)["pushes"] > pushed, "the markers told where the reader is"
+
+
+def wake_ups(m):
+    """How often each thread that pushes was woken, in the order they were made."""
+    counts = []
+    for task in sorted(Path(f"/proc/{m.pid}/task").iterdir(), key=lambda task: int(task.name)):
+        if (task / "comm").read_text().strip() == "zrecordfs-ahead":
+            status = (task / "status").read_text()
+            counts.append(int(status.split("nonvoluntary")[0].split("voluntary_ctxt_switches:")[1]))
+    return counts
+
+
+def test_no_more_threads_follow_a_reader_than_it_leaves_cpus(store, rows, tmp_path):
+    """Two on one CPU take turns, and the reader waits for ms for what the one that waits has locked."""
+    spare = len(os.sched_getaffinity(0)) - 1
+    with mounted(store, tmp_path / "m") as m:
+        wait_for(lambda: all(wake_ups(m)), what="the threads' first sleep")
+        time.sleep(0.05)
+        before = wake_ups(m)
+        if not 1 <= spare < len(before):
+            pytest.skip(f"all {len(before)} threads may follow a reader, which leaves {spare} CPUs")
+        os.listdir(m.path)
+        for i in range(COUNT):
+            assert read_raw(m / i) == npy(rows[i])
+        assert settled(m)["pushes"] > COUNT // 4
+        after = wake_ups(m)
+        assert after[spare:] == before[spare:] and after != before
+        (m.path / ".views/prefetch/0:2000:3").read_bytes()
+        wait_for(lambda: all(map(int.__gt__, wake_ups(m)[spare:], after[spare:])), what="prefetching by all of them")
 
 
 def test_each_record_is_decoded_once_and_every_byte_is_right(store, rows, tmp_path):
