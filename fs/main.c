@@ -341,6 +341,7 @@ static struct warm *make_warm(struct mount *m)
         .ahead = m->options.prefetch,
         .thread_count = m->options.threads == 1 ? 1 : zr_thread_count(),
         .at = records_warm_at,
+        .count = records_warm_count,
         .get = records_warm_get,
         .ctx = &m->fs,
     };

@@ -192,6 +192,17 @@ bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_it
     return is_there;
 }
 
+uint64_t records_warm_count(void *ctx, uint64_t view)
+{
+    struct fs *fs = ctx;
+    struct node dir;
+    if (node_resolve(fs, view, &dir) != 0)
+        return 0;
+    uint64_t count = dir.kind->record_at ? dir.source->info.length : 0;
+    node_release(fs, &dir);
+    return count;
+}
+
 int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh)
 {
     struct fs *fs = ctx;

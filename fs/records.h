@@ -35,6 +35,7 @@ bool records_list_special(struct fs *fs, const struct node *dir, uint64_t pos, s
 enum { RECORDS_AFTER_SPECIAL = LISTING_AFTER_DOTS + 2 };
 
 /* For warm_new: ctx is the struct fs, a view a folder that has record_at. */
+uint64_t records_warm_count(void *ctx, uint64_t view);
 bool records_warm_at(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
 int records_warm_get(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh);
 

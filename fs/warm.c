@@ -22,6 +22,8 @@
 #include "counters.h"
 #include "courtesy.h"
 #include "place.h"
+#include "recent.h"
+#include "sweep.h"
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
@@ -39,7 +41,6 @@
 enum {
     STREAMS = 16,
     HINTS = 4096,
-    RECENT_BITS = 16,
     JOBS = 64,
     MAX_THREADS = 4,
     NEAR = 4,                  /* steps that still look like going in order */
@@ -97,10 +98,8 @@ struct warm {
     struct warm_options options;
     unsigned follower_count; /* pushers that are to follow streams */
     atomic_bool is_stopping;
-    /* Records read or pushed lately, so that two streams do not push the same. */
-    _Atomic uint32_t *recent;
-    _Atomic uint32_t generation;
-    pthread_mutex_t lock;                 /* everything below */
+    struct recent *recent; /* read or pushed, so that two streams do not push the same */
+    pthread_mutex_t lock;  /* everything below */
     pthread_cond_t stream_work, job_work; /* whoever follows streams waits for the first */
     uint64_t tick;                        /* READs of the start of a record */
     uint64_t next_serial;
@@ -111,42 +110,12 @@ struct warm {
     size_t first_job, job_count;
     uint64_t pending_count; /* records of jobs, those being pushed included */
     uint64_t pushing_count; /* records of streams that are being pushed */
+    struct sweep *sweep;
     struct stream streams[STREAMS];
     struct hint hints[HINTS];
     struct job jobs[JOBS];
     struct pusher pushers[MAX_THREADS];
 };
-
-/* ---------------------------------------------------------------- what was lately */
-
-static _Atomic uint32_t *recent_slot(struct warm *w, uint64_t ino, uint32_t *tag)
-{
-    uint64_t mixed = ino * UINT64_C(0x9E3779B97F4A7C15);
-    *tag =
-        ((uint32_t)mixed | 1) ^ (atomic_load_explicit(&w->generation, memory_order_relaxed) << 1);
-    return &w->recent[ino & ((1U << RECENT_BITS) - 1)];
-}
-
-static bool is_recent(struct warm *w, uint64_t ino)
-{
-    uint32_t tag;
-    return atomic_load_explicit(recent_slot(w, ino, &tag), memory_order_relaxed) == tag;
-}
-
-static void note_recent(struct warm *w, uint64_t ino)
-{
-    uint32_t tag;
-    _Atomic uint32_t *slot = recent_slot(w, ino, &tag);
-    atomic_store_explicit(slot, tag, memory_order_relaxed);
-}
-
-/* A record read again has left the page cache, and others with it. */
-static void note_read(struct warm *w, uint64_t ino)
-{
-    if (is_recent(w, ino))
-        atomic_fetch_add_explicit(&w->generation, 1, memory_order_relaxed);
-    note_recent(w, ino);
-}
 
 /* ---------------------------------------------------------------- distances */
 
@@ -300,6 +269,20 @@ static void set_hint(struct warm *w, uint64_t view, uint64_t position, uint64_t 
     *hint_of(w, ino) = (struct hint){ino, view, position, true};
 }
 
+/* A READ in no order.  A number of records to go ahead is meant for an order. */
+static void account_sweep(struct warm *w, uint64_t view, uint64_t position)
+{
+    struct warm_item item;
+    if (w->options.ahead != WARM_AUTO)
+        return;
+    if (!sweep_knows(w->sweep, view))
+        sweep_introduce(w->sweep, view, w->options.count(w->options.ctx, view));
+    if (sweep_saw_read(w->sweep, view, position, courtesy_reader_cpu(), w->reader) &&
+        w->options.at(w->options.ctx, view, position, &item))
+        sweep_begin(w->sweep, view, item.nbytes);
+    w->has_work |= sweep_pending(w->sweep) > 0;
+}
+
 static void account_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino,
                          bool is_start)
 {
@@ -310,6 +293,7 @@ static void account_read(struct warm *w, uint64_t view, uint64_t position, uint6
         return;
     if (match(w, view, position, 0) || !is_start)
         return;
+    account_sweep(w, view, position);
     begin_stream(w, view, position);
     if (is_hinted)
         begin_stream(w, hint.view, hint.position);
@@ -321,7 +305,7 @@ bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t in
     if (w->options.ahead == WARM_OFF)
         return false;
     if (off == 0)
-        note_read(w, ino);
+        recent_note_read(w->recent, ino);
     if (pthread_mutex_trylock(&w->lock) != 0)
         return false; /* one sighting less does no harm, waiting would */
     w->has_work = false;
@@ -364,7 +348,9 @@ struct piece {
     struct warm_item items[CHUNK_MAX];
     bool is_marker[CHUNK_MAX];
     size_t count;
-    uint64_t serial; /* of its stream; 0 for a job */
+    uint64_t serial; /* of its stream; 0 for others */
+    bool is_sweep;   /* else a job */
+    uint64_t view;   /* of a sweep */
     int cpu;         /* to be left to its reader; -1 none */
     uint32_t reader;
     bool is_unknown; /* the kernel did not hold the inode before; then: the last one */
@@ -398,7 +384,7 @@ static void deliver(struct warm *w, struct piece *p, const struct warm_item *ite
     if (w->options.get(w->options.ctx, item->ino, &entry, &is_fresh) != 0)
         return; /* its READ will say why */
     const struct cache_bytes *record = cache_entry_bytes(entry);
-    if (is_marker && is_recent(w, item->ino)) {
+    if (is_marker && recent_has(w->recent, item->ino)) {
         /* Its reader has come meanwhile: what waits here for a READ of the last page would
          * wait for ever.  If it is not this one's alone, that READ is still under way. */
         cache_put(w->options.cache, entry, is_fresh ? record->nbytes : 0);
@@ -418,13 +404,16 @@ static void push_one(struct warm *w, struct piece *p, size_t i)
 {
     const struct warm_item *item = &p->items[i];
     bool is_marker = p->is_marker[i];
-    if (p->serial && is_recent(w, item->ino))
+    bool is_asked_for = !p->serial && !p->is_sweep;
+    if (!is_asked_for && recent_has(w->recent, item->ino))
         return; /* in the page cache, where a marker would be as silent */
+    if (p->is_sweep && p->is_unknown)
+        return; /* who has not listed gets nothing */
     /* Where the kernel did not hold the one before, ask before decoding. */
     if (p->is_unknown && store(w, item->ino, "", 0) == ENOENT && !may_keep(w, item->nbytes))
         return;
     if (!is_marker)
-        note_recent(w, item->ino);
+        recent_note(w->recent, item->ino);
     deliver(w, p, item, is_marker);
 }
 
@@ -477,6 +466,25 @@ static bool take_stream(struct warm *w, struct piece *p)
     return p->count > 0;
 }
 
+static bool take_sweep(struct warm *w, struct piece *p)
+{
+    uint64_t positions[CHUNK_MAX];
+    struct sweep_part part;
+    size_t count = sweep_take(w->sweep, &part, positions, CHUNK_MAX);
+    p->is_sweep = true;
+    p->view = part.view;
+    p->cpu = part.cpu;
+    p->reader = part.reader;
+    for (size_t i = 0; i < count; i++) {
+        struct warm_item *item = &p->items[p->count];
+        if (w->options.at(w->options.ctx, part.view, positions[i], item) && item->nbytes)
+            p->is_marker[p->count++] = false;
+    }
+    if (!p->count)
+        *p = (struct piece){.cpu = -1};
+    return p->count > 0;
+}
+
 static void end_job(struct warm *w)
 {
     struct job *job = &w->jobs[w->first_job];
@@ -508,12 +516,14 @@ static bool take_job(struct warm *w, struct piece *p)
 
 static void begin(struct warm *w, const struct piece *p)
 {
-    w->pushing_count += p->serial ? p->count : 0;
+    w->pushing_count += p->serial || p->is_sweep ? p->count : 0;
 }
 
 static void finish(struct warm *w, const struct piece *p)
 {
-    *(p->serial ? &w->pushing_count : &w->pending_count) -= p->count;
+    *(p->serial || p->is_sweep ? &w->pushing_count : &w->pending_count) -= p->count;
+    if (p->is_sweep && p->is_unknown)
+        sweep_end(w->sweep, p->view);
     for (size_t i = 0; p->serial && i < STREAMS; i++)
         if (w->streams[i].serial == p->serial)
             w->streams[i].is_unknown = p->is_unknown;
@@ -546,7 +556,8 @@ static void *push_on(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!atomic_load(&w->is_stopping)) {
         struct piece p = {.cpu = -1};
-        if (!(self->follows_streams && take_stream(w, &p)) && !take_job(w, &p)) {
+        bool is_for_reader = self->follows_streams && (take_stream(w, &p) || take_sweep(w, &p));
+        if (!is_for_reader && !take_job(w, &p)) {
             await_work(w, self->follows_streams);
             continue;
         }
@@ -604,7 +615,7 @@ uint64_t warm_pending(struct warm *w)
 uint64_t warm_ahead_pending(struct warm *w)
 {
     pthread_mutex_lock(&w->lock);
-    uint64_t count = w->pushing_count;
+    uint64_t count = w->pushing_count + sweep_pending(w->sweep);
     for (size_t i = 0; i < STREAMS; i++)
         count += wanted_count(w, &w->streams[i]);
     pthread_mutex_unlock(&w->lock);
@@ -618,8 +629,11 @@ struct warm *warm_new(const struct warm_options *options)
     struct warm *w = calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    w->recent = calloc((size_t)1 << RECENT_BITS, sizeof *w->recent);
-    if (!w->recent) {
+    w->recent = recent_new();
+    w->sweep = sweep_new();
+    if (!w->recent || !w->sweep) {
+        sweep_free(w->sweep);
+        recent_free(w->recent);
         free(w);
         return NULL;
     }
@@ -668,6 +682,7 @@ void warm_free(struct warm *w)
     pthread_cond_destroy(&w->stream_work);
     pthread_cond_destroy(&w->job_work);
     pthread_mutex_destroy(&w->lock);
-    free(w->recent);
+    sweep_free(w->sweep);
+    recent_free(w->recent);
     free(w);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Decoding ahead of readers: a reader that goes in order is noticed, and the
- * records before it are pushed into the kernel's page cache.
+ * records before it are pushed into the kernel's page cache; and one that goes through all
+ * in no order (sweep.h), with the rest of them.
  *
  * An order is a view: the records by number, or an epoch's shuffle.  Warm knows
  * views by their folder's inode number and asks what lies at a position.
@@ -37,6 +38,8 @@ struct warm_options {
     /* What lies at a position of a view; false behind its end.  nbytes 0: that one
      * cannot be served.  Called from warm's threads and from warm_expect. */
     bool (*at)(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
+    /* How many records a view has; 0 not known.  Called by whoever reports a READ. */
+    uint64_t (*count)(void *ctx, uint64_t view);
     /* cache_get of that record; was it decoded for this, or there already?  0 or a failure,
      * which its READ will report. */
     int (*get)(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh);
@@ -56,8 +59,9 @@ void warm_free(struct warm *w);
 
 /* A READ of the record at a position of its plain view, before it is answered: then the
  * record is not decoded ahead meanwhile, and whoever has the answer finds it accounted for.
- * off is where in the file, reader the thread that asks, 0 not known.  Costs some tens of ns.  True when warm_wake is to be called, once
- * it is answered: a woken thread may take the CPU.  Thread safe, as all of these. */
+ * off is where in the file, reader the thread that asks, 0 not known.  Costs some tens of ns.  True
+ * when warm_wake is to be called, once it is answered: a woken thread may take the CPU.  Thread
+ * safe, as all of these. */
 bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off,
                    uint32_t reader);
 /* Takes the struct warm. */

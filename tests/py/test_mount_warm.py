@@ -119,8 +119,9 @@ def test_pushing_stops_when_the_reader_stops(store, tmp_path):
         assert counters(m)["pushes"] == pushed
 
 
-def test_a_random_reader_is_left_alone(store, rows, tmp_path):
-    with mounted(store, tmp_path / "m") as m:
+def test_a_random_reader_is_not_taken_for_one_in_order(store, rows, tmp_path):
+    """With a number for prefetch=, since what is read as a whole is pushed in no order else."""
+    with mounted(store, tmp_path / "m", f"--prefetch={AHEAD}") as m:
         os.listdir(m.path)
         for i in np.random.default_rng(3).permutation(COUNT):
             assert read_raw(m / int(i)) == npy(rows[i])
@@ -224,3 +225,75 @@ def test_ending_while_records_are_being_pushed(images, tmp_path):
             os.listdir(m.path)
             for i in range(12):
                 read_raw(m / i)
+
+
+# ---------------------------------------------------------------- all of it, in no order
+
+SWEPT_AFTER = 256  # READs, or a sixteenth of the store: then the rest is pushed as well,
+GRANTED = 64  # so many records for each READ that is still seen
+MOST_GRANTED = 256
+
+
+def shuffled(seed=4):
+    """All records, no two neighbours read soon after each other."""
+    return [int(i) for i in np.random.default_rng(seed).permutation(COUNT)]
+
+
+def test_a_reader_of_all_in_no_order_finds_the_rest_pushed(store, rows, tmp_path):
+    order = shuffled()
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in order[:SWEPT_AFTER]:
+            assert read_raw(m / i) == npy(rows[i])
+        for i in order[SWEPT_AFTER : SWEPT_AFTER + 200]:
+            assert read_raw(m / i) == npy(rows[i])
+            settled(m)
+        with m.counting() as delta:  # but for markers
+            for i in order[SWEPT_AFTER + 200 :]:
+                assert read_raw(m / i) == npy(rows[i])
+        assert set(delta) <= {"READ"} and delta.get("READ", 0) <= COUNT // MARKER
+        assert settled(m)["decodes"] <= COUNT + 20, "a reader may meet what is being pushed right now"
+
+
+def test_a_reader_in_no_order_that_stops_is_not_worked_for(store, rows, tmp_path):
+    order = shuffled()
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        done = 0
+        while settled(m)["pushes"] == 0:
+            assert read_raw(m / order[done]) == npy(rows[order[done]])
+            done += 1
+        assert SWEPT_AFTER * 0.9 < done < SWEPT_AFTER * 1.2, "a few may look like a step in order"
+        assert settled(m)["pushes"] <= GRANTED
+        for i in order[done : done + 40]:
+            read_raw(m / i)
+        pushes = settled(m)["pushes"]
+        assert pushes <= 41 * GRANTED
+        time.sleep(0.2)
+        assert counters(m)["pushes"] == pushes, "nothing is pushed that no READ granted"
+
+
+def test_browsing_at_random_pushes_nothing(store, rows, tmp_path):
+    with mounted(store, tmp_path / "m") as m:
+        os.listdir(m.path)
+        for i in shuffled()[: SWEPT_AFTER - 60]:
+            assert read_raw(m / i) == npy(rows[i])
+        assert settled(m)["pushes"] == 0
+
+
+@pytest.mark.parametrize("options", [["--prefetch=off"], ["--prefetch=100"]])
+def test_only_who_is_not_told_how_far_to_go_pushes_in_no_order(store, rows, tmp_path, options):
+    with mounted(store, tmp_path / "m", *options) as m:
+        os.listdir(m.path)
+        for i in shuffled()[: SWEPT_AFTER * 2]:
+            assert read_raw(m / i) == npy(rows[i])
+        assert settled(m)["pushes"] == 0
+
+
+def test_who_has_not_listed_gets_nothing_pushed_in_no_order(store, rows, tmp_path):
+    """The kernel holds no inodes for it, and keeping so much here is no help."""
+    with mounted(store, tmp_path / "m") as m:
+        for i in shuffled()[: SWEPT_AFTER * 2]:
+            assert read_raw(m / i) == npy(rows[i])
+        status = settled(m)
+        assert status["pushes"] == 0 and status["kept"] <= 1
