@@ -435,6 +435,14 @@ static void expect_beyond(struct warm *w, uint64_t view, uint64_t position)
         set_hint(w, view, position + EXPECTED, item.ino);
 }
 
+/* What came to nothing leaves no traces for what is tried next. */
+static bool is_taken(struct piece *p)
+{
+    if (p->count == 0)
+        *p = (struct piece){.cpu = -1};
+    return p->count > 0;
+}
+
 static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
 {
     uint64_t distance = marker_distance(ahead_count(w, s->nbytes));
@@ -463,26 +471,31 @@ static bool take_stream(struct warm *w, struct piece *p)
     for (size_t i = 0; i < STREAMS && p->count == 0; i++)
         if (w->streams[i].serial && wanted_count(w, &w->streams[i]))
             take_from_stream(w, &w->streams[i], p);
-    return p->count > 0;
+    return is_taken(p);
+}
+
+static void take_from_sweep(struct warm *w, const struct sweep_part *part,
+                            const uint64_t *positions, size_t count, struct piece *p)
+{
+    p->is_sweep = true;
+    p->view = part->view;
+    p->cpu = part->cpu;
+    p->reader = part->reader;
+    for (size_t i = 0; i < count; i++) {
+        struct warm_item *item = &p->items[p->count];
+        if (w->options.at(w->options.ctx, part->view, positions[i], item) && item->nbytes)
+            p->is_marker[p->count++] = false;
+    }
 }
 
 static bool take_sweep(struct warm *w, struct piece *p)
 {
     uint64_t positions[CHUNK_MAX];
     struct sweep_part part;
-    size_t count = sweep_take(w->sweep, &part, positions, CHUNK_MAX);
-    p->is_sweep = true;
-    p->view = part.view;
-    p->cpu = part.cpu;
-    p->reader = part.reader;
-    for (size_t i = 0; i < count; i++) {
-        struct warm_item *item = &p->items[p->count];
-        if (w->options.at(w->options.ctx, part.view, positions[i], item) && item->nbytes)
-            p->is_marker[p->count++] = false;
-    }
-    if (!p->count)
-        *p = (struct piece){.cpu = -1};
-    return p->count > 0;
+    size_t count;
+    while (p->count == 0 && (count = sweep_take(w->sweep, &part, positions, CHUNK_MAX)))
+        take_from_sweep(w, &part, positions, count, p);
+    return is_taken(p);
 }
 
 static void end_job(struct warm *w)
