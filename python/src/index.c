@@ -85,13 +85,15 @@ int zpy_id_from_scalar(PyObject *key, const struct store *s, uint64_t *id)
 
 /* ---------------------------------------------------------------- lists of ids */
 
+/* Recycled memory, here and for the rest of a gather: a malloc of more than a kilobyte makes
+ * glibc sort all small pieces that the last batch's arrays gave back. */
 static int reserve(struct ids *ids, size_t count)
 {
     ids->at = ids->few;
     if (count > FEW_IDS)
         ids->at = count > PY_SSIZE_T_MAX / sizeof *ids->at
                       ? NULL
-                      : PyMem_RawMalloc(count * sizeof *ids->at);
+                      : zr_buffer_alloc(count * sizeof *ids->at);
     if (!ids->at) {
         PyErr_NoMemory();
         return -1;
@@ -103,7 +105,7 @@ static int reserve(struct ids *ids, size_t count)
 void zpy_ids_release(struct ids *ids)
 {
     if (ids->at != ids->few)
-        PyMem_RawFree(ids->at);
+        zr_buffer_free(ids->at);
     ids->at = NULL;
 }
 

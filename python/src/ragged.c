@@ -27,7 +27,7 @@ struct batch {
 static void batch_release(struct batch *b)
 {
     if (b->offsets != b->few)
-        PyMem_RawFree(b->offsets);
+        zr_buffer_free(b->offsets);
     Py_XDECREF(b->block);
 }
 
@@ -50,7 +50,7 @@ static int batch_init(struct batch *b, struct store *s, struct zr_reader *reader
     b->count = count;
     b->block = NULL;
     b->data = NULL;
-    b->offsets = count <= FEW_IDS ? b->few : PyMem_RawMalloc((count + 1) * sizeof *b->offsets);
+    b->offsets = count <= FEW_IDS ? b->few : zr_buffer_alloc((count + 1) * sizeof *b->offsets);
     if (!b->offsets) {
         PyErr_NoMemory();
         return -1;
@@ -79,19 +79,34 @@ static PyObject *record_array(struct store *s, const struct batch *b, size_t i)
     return array;
 }
 
-/* All records of a batch. */
+/* Moves the arrays, all of them or none, into a list. */
+static PyObject *list_of(PyObject **arrays, size_t count, bool complete)
+{
+    PyObject *list = complete ? PyList_New((Py_ssize_t)count) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (list)
+            PyList_SET_ITEM(list, (Py_ssize_t)i, arrays[i]);
+        else
+            Py_XDECREF(arrays[i]);
+    }
+    return list;
+}
+
+/* All records of a batch.  The list's own memory comes last: see reserve() in index.c. */
 static PyObject *record_list(struct store *s, const struct batch *b)
 {
-    PyObject *list = PyList_New((Py_ssize_t)b->count);
-    for (size_t i = 0; list && i < b->count; i++) {
-        if (i + SHAPE_AHEAD < b->count)
-            __builtin_prefetch(b->data + b->offsets[i + SHAPE_AHEAD]);
-        PyObject *array = record_array(s, b, i);
-        if (array)
-            PyList_SET_ITEM(list, (Py_ssize_t)i, array);
-        else
-            Py_CLEAR(list);
+    PyObject **arrays = zr_buffer_alloc((b->count + 1) * sizeof *arrays);
+    if (!arrays)
+        return PyErr_NoMemory();
+    size_t made = 0;
+    for (; made < b->count; made++) {
+        if (made + SHAPE_AHEAD < b->count)
+            __builtin_prefetch(b->data + b->offsets[made + SHAPE_AHEAD]);
+        if (!(arrays[made] = record_array(s, b, made)))
+            break;
     }
+    PyObject *list = list_of(arrays, made, made == b->count);
+    zr_buffer_free(arrays);
     return list;
 }
 
