@@ -264,7 +264,8 @@ METHOD = """\
 Columns as in loaderx 2.0.0's tables: logical bytes over the seconds of append calls, and of random
 gathers of {batch} records; p95 is one gather's latency; disk is allocated blocks. Each backend gets
 the same records and the same fresh random plans, in interleaved rounds in one process, with a warm
-page cache; every record and every planned answer is compared before anything is timed. Figures are
+page cache, as its own writer left it; before a turn its files are read through and some other plans
+run untimed. Every record and every planned answer is compared before anything is timed. Figures are
 medians of the rounds, spread is the slowest and the fastest round. *limit* rows are bare C programs
 without checks that reuse one output buffer (`tests/bench/bare.h`); their writes are fallocate and
 write, or all cores in the encoder at levels 3 and 19. *packed* is a Ragged gather without an array
