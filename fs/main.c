@@ -340,10 +340,8 @@ static struct warm *make_warm(struct mount *m)
         .cache_nbytes = m->options.cache_nbytes,
         .ahead = m->options.prefetch,
         .thread_count = m->options.threads == 1 ? 1 : zr_thread_count(),
-        .at = records_warm_at,
-        .count = records_warm_count,
+        .views = {.at = records_warm_at, .count = records_warm_count, .ctx = &m->fs},
         .get = records_warm_get,
-        .ctx = &m->fs,
     };
     return warm_new(&options);
 }

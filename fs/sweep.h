@@ -2,7 +2,7 @@
  *
  * Readers in no order that are going through all of a view: whoever has read a good part of it
  * without repeats will most likely read the rest, so that may be pushed as well, in any order.
- * Warm (warm.c) does the pushing; this says what, and how much of it now.
+ * This says what, and how much of it now.
  *
  * A pushed page is silent, so some records are left out, and only what is read grants more: a
  * stopped reader stops the sweep.  Nothing here is thread safe: warm's lock is held.

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Decoding ahead.  Each READ is matched with the streams, which are readers that
- * seem to go in order; after a few steps a stream is followed, and the records
- * before it are decoded and stored in the kernel's page cache, up to a distance
- * that depends on their size.
+ * Decoding ahead.  Each READ is shown to the plan (plan.c), and what it says is to be pushed is
+ * decoded by threads and stored in the kernel's page cache.
  *
  * A pushed page is silent: the kernel asks for it no more, and the reader would
  * be lost from sight.  So in every so many records something is left out, the
@@ -21,9 +19,11 @@
 #include "cache.h"
 #include "counters.h"
 #include "courtesy.h"
+#include "jobs.h"
 #include "place.h"
+#include "plan.h"
 #include "recent.h"
-#include "sweep.h"
+#include "streams.h"
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
@@ -33,60 +33,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum {
-    STREAMS = 16,
-    HINTS = 4096,
-    JOBS = 64,
-    MAX_THREADS = 4,
-    NEAR = 4,                  /* steps that still look like going in order */
-    RUN_TO_FOLLOW = 4,         /* such steps in a row before a stream is followed, */
-    RUN_GAP = 8,               /* each at most so many READs after the one before */
-    FIRST_MARGIN = 2,          /* records left to a reader that is faster than the pushing; */
-    MAX_MARGIN = 64,           /* doubled each time it proves to be */
-    AUTO_AHEAD = 256,          /* records, */
-    AUTO_NBYTES = 8 << 20,     /* or bytes, whichever is less */
-    GUESSED_NBYTES = 64 << 10, /* of a record that has not been seen yet */
-    MARKER_EVERY = 64,
-    EXPECTED = 512, /* positions of another view that are recognised before they are pushed:
-                       the first ones of a listed one, and as many before a stream */
-    CHUNK_NBYTES = 32 << 10,
-    CHUNK_MAX = 16,
-    PAGE_NBYTES = 4096,
-    NICENESS = 5,
-    STACK_NBYTES = 512 << 10
-};
-
-struct stream {
-    uint64_t view;
-    uint64_t last;   /* furthest position read, as far as one saw */
-    uint64_t next;   /* to be pushed */
-    uint64_t nbytes; /* of its records, the last ones seen; 0 not known */
-    uint64_t serial; /* of its life, as streams are replaced; 0 unused */
-    uint64_t used;   /* tick of the last match */
-    unsigned run;    /* steps in order */
-    unsigned margin;
-    int cpu;         /* on which its reader was last seen; -1 not known */
-    uint32_t reader; /* a thread's id; 0 not known */
-    bool is_followed;
-    bool is_at_end;
-    bool is_unknown; /* the kernel did not hold the last inode */
-};
-
-struct hint {
-    uint64_t ino, view, position;
-    bool is_set;
-};
-
-struct job {
-    uint64_t view;
-    uint64_t *positions; /* malloc'ed, or NULL: start, start + step, ... */
-    uint64_t start, step, count, done;
-};
+enum { MAX_THREADS = 4, PAGE_NBYTES = 4096, NICENESS = 5, STACK_NBYTES = 512 << 10 };
 
 struct pusher {
     struct warm *warm;
@@ -101,53 +52,13 @@ struct warm {
     struct recent *recent; /* read or pushed, so that two streams do not push the same */
     pthread_mutex_t lock;  /* everything below */
     pthread_cond_t stream_work, job_work; /* whoever follows streams waits for the first */
-    uint64_t tick;                        /* READs of the start of a record */
-    uint64_t next_serial;
+    struct plan *plan;
     unsigned started_count;
     unsigned idle_count; /* of those that follow streams */
-    bool has_work;       /* found by the READ that is being accounted for */
-    uint32_t reader;     /* who sent that */
-    size_t first_job, job_count;
-    uint64_t pending_count; /* records of jobs, those being pushed included */
-    uint64_t pushing_count; /* records of streams that are being pushed */
-    struct sweep *sweep;
-    struct stream streams[STREAMS];
-    struct hint hints[HINTS];
-    struct job jobs[JOBS];
     struct pusher pushers[MAX_THREADS];
 };
 
-/* ---------------------------------------------------------------- distances */
-
-/* How far before a reader records of that size are pushed. */
-static uint64_t ahead_count(const struct warm *w, uint64_t nbytes)
-{
-    uint64_t size = nbytes ? nbytes : GUESSED_NBYTES;
-    bool is_auto = w->options.ahead == WARM_AUTO;
-    uint64_t wanted = is_auto ? AUTO_AHEAD : (uint64_t)w->options.ahead;
-    uint64_t budget = w->options.cache_nbytes / 2;
-    if (is_auto && budget > AUTO_NBYTES)
-        budget = AUTO_NBYTES;
-    return wanted < budget / size ? wanted : budget / size;
-}
-
-static uint64_t marker_distance(uint64_t ahead)
-{
-    uint64_t distance = ahead / 3;
-    if (distance > MARKER_EVERY)
-        return MARKER_EVERY;
-    return distance < 2 ? 2 : distance;
-}
-
-/* How many records are to be pushed before that reader now; the end of its view may
- * come earlier. */
-static uint64_t wanted_count(const struct warm *w, const struct stream *s)
-{
-    uint64_t stop = s->last + ahead_count(w, s->nbytes) + 1;
-    return s->is_followed && !s->is_at_end && s->next < stop ? stop - s->next : 0;
-}
-
-/* ---------------------------------------------------------------- streams */
+/* ---------------------------------------------------------------- threads */
 
 static void *push_on(void *arg);
 
@@ -190,114 +101,7 @@ static void call_threads(struct warm *w, bool is_job)
     start_threads(w);
 }
 
-/* A followed stream's reader was seen at that position.  False when it is none
- * of this stream's. */
-static bool advance(struct stream *s, uint64_t position, uint64_t slack)
-{
-    if (position > s->next + slack || position + slack + NEAR < s->last)
-        return false;
-    if (position > s->last)
-        s->last = position;
-    if (s->next <= s->last + 1) { /* overtaken */
-        s->margin = s->margin < MAX_MARGIN ? s->margin * 2 : MAX_MARGIN;
-        s->next = s->last + s->margin;
-    }
-    return true;
-}
-
-/* A step of a stream that is not followed yet.  Chance makes such steps too, in
- * a small store often, but rarely several in a short time. */
-static bool step(const struct warm *w, struct stream *s, uint64_t position)
-{
-    int64_t distance = (int64_t)(position - s->last);
-    if (distance > NEAR || distance < -NEAR || w->tick - s->used > RUN_GAP)
-        return false;
-    if (distance > 0) {
-        s->last = position;
-        s->run++;
-    }
-    if (s->run >= RUN_TO_FOLLOW) {
-        s->is_followed = true;
-        s->margin = FIRST_MARGIN;
-        s->next = s->last + s->margin;
-    }
-    return true;
-}
-
-/* jump: how far beyond the pushing a position may lie and still be the same reader's;
- * where numbers tell positions, a reader further on is another one. */
-static bool match(struct warm *w, uint64_t view, uint64_t position, uint64_t jump)
-{
-    for (size_t i = 0; i < STREAMS; i++) {
-        struct stream *s = &w->streams[i];
-        if (!s->serial || s->view != view)
-            continue;
-        uint64_t slack = marker_distance(ahead_count(w, s->nbytes)) + jump;
-        if (s->is_followed ? advance(s, position, slack) : step(w, s, position)) {
-            s->used = w->tick;
-            s->cpu = courtesy_reader_cpu();
-            s->reader = w->reader;
-            w->has_work |= wanted_count(w, s) > 0;
-            return true;
-        }
-    }
-    return false;
-}
-
-static void begin_stream(struct warm *w, uint64_t view, uint64_t position)
-{
-    struct stream *oldest = &w->streams[0];
-    for (size_t i = 1; i < STREAMS; i++)
-        if (w->streams[i].used < oldest->used)
-            oldest = &w->streams[i];
-    *oldest = (struct stream){
-        .view = view,
-        .last = position,
-        .cpu = -1,
-        .serial = ++w->next_serial,
-        .used = w->tick,
-    };
-}
-
-static struct hint *hint_of(struct warm *w, uint64_t ino)
-{
-    return &w->hints[ino % HINTS];
-}
-
-static void set_hint(struct warm *w, uint64_t view, uint64_t position, uint64_t ino)
-{
-    *hint_of(w, ino) = (struct hint){ino, view, position, true};
-}
-
-/* A READ in no order.  A number of records to go ahead is meant for an order. */
-static void account_sweep(struct warm *w, uint64_t view, uint64_t position)
-{
-    struct warm_item item;
-    if (w->options.ahead != WARM_AUTO)
-        return;
-    if (!sweep_knows(w->sweep, view))
-        sweep_introduce(w->sweep, view, w->options.count(w->options.ctx, view));
-    if (sweep_saw_read(w->sweep, view, position, courtesy_reader_cpu(), w->reader) &&
-        w->options.at(w->options.ctx, view, position, &item))
-        sweep_begin(w->sweep, view, item.nbytes);
-    w->has_work |= sweep_pending(w->sweep) > 0;
-}
-
-static void account_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino,
-                         bool is_start)
-{
-    const struct hint hint = *hint_of(w, ino);
-    w->tick += is_start;
-    bool is_hinted = hint.is_set && hint.ino == ino && hint.view != view;
-    if (is_hinted && match(w, hint.view, hint.position, EXPECTED))
-        return;
-    if (match(w, view, position, 0) || !is_start)
-        return;
-    account_sweep(w, view, position);
-    begin_stream(w, view, position);
-    if (is_hinted)
-        begin_stream(w, hint.view, hint.position);
-}
+/* ---------------------------------------------------------------- readers */
 
 bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t ino, uint64_t off,
                    uint32_t reader)
@@ -308,10 +112,9 @@ bool warm_saw_read(struct warm *w, uint64_t view, uint64_t position, uint64_t in
         recent_note_read(w->recent, ino);
     if (pthread_mutex_trylock(&w->lock) != 0)
         return false; /* one sighting less does no harm, waiting would */
-    w->has_work = false;
-    w->reader = reader;
-    account_read(w, view, position, ino, off == 0);
-    bool has_work = w->has_work && (w->idle_count || w->started_count < w->options.thread_count);
+    const struct warm_read read = {view, position, ino, off == 0, courtesy_reader_cpu(), reader};
+    bool has_work = plan_saw_read(w->plan, &read) &&
+                    (w->idle_count || w->started_count < w->options.thread_count);
     pthread_mutex_unlock(&w->lock);
     return has_work;
 }
@@ -328,33 +131,21 @@ void warm_saw_lookup(struct warm *w, uint64_t view, uint64_t position, uint64_t 
 {
     if (w->options.ahead == WARM_OFF || pthread_mutex_trylock(&w->lock) != 0)
         return;
-    set_hint(w, view, position, ino);
+    plan_expect(w->plan, view, position, ino);
     pthread_mutex_unlock(&w->lock);
 }
 
 void warm_expect(struct warm *w, uint64_t view)
 {
+    const struct warm_views *views = &w->options.views;
     struct warm_item item;
     if (w->options.ahead == WARM_OFF)
         return;
-    for (uint64_t i = 0; i < EXPECTED && w->options.at(w->options.ctx, view, i, &item); i++)
+    for (uint64_t i = 0; i < STREAMS_EXPECTED && views->at(views->ctx, view, i, &item); i++)
         warm_saw_lookup(w, view, i, item.ino);
 }
 
 /* ---------------------------------------------------------------- pushing */
-
-/* A piece of work, taken under the lock and done without it. */
-struct piece {
-    struct warm_item items[CHUNK_MAX];
-    bool is_marker[CHUNK_MAX];
-    size_t count;
-    uint64_t serial; /* of its stream; 0 for others */
-    bool is_sweep;   /* else a job */
-    uint64_t view;   /* of a sweep */
-    int cpu;         /* to be left to its reader; -1 none */
-    uint32_t reader;
-    bool is_unknown; /* the kernel did not hold the inode before; then: the last one */
-};
 
 static int store(struct warm *w, uint64_t ino, const void *bytes, uint64_t nbytes)
 {
@@ -381,7 +172,7 @@ static void deliver(struct warm *w, struct piece *p, const struct warm_item *ite
 {
     struct cache_entry *entry;
     bool is_fresh;
-    if (w->options.get(w->options.ctx, item->ino, &entry, &is_fresh) != 0)
+    if (w->options.get(w->options.views.ctx, item->ino, &entry, &is_fresh) != 0)
         return; /* its READ will say why */
     const struct cache_bytes *record = cache_entry_bytes(entry);
     if (is_marker && recent_has(w->recent, item->ino)) {
@@ -404,10 +195,9 @@ static void push_one(struct warm *w, struct piece *p, size_t i)
 {
     const struct warm_item *item = &p->items[i];
     bool is_marker = p->is_marker[i];
-    bool is_asked_for = !p->serial && !p->is_sweep;
-    if (!is_asked_for && recent_has(w->recent, item->ino))
+    if (p->kind != PIECE_OF_JOB && recent_has(w->recent, item->ino))
         return; /* in the page cache, where a marker would be as silent */
-    if (p->is_sweep && p->is_unknown)
+    if (p->kind == PIECE_OF_SWEEP && p->is_unknown)
         return; /* who has not listed gets nothing */
     /* Where the kernel did not hold the one before, ask before decoding. */
     if (p->is_unknown && store(w, item->ino, "", 0) == ENOENT && !may_keep(w, item->nbytes))
@@ -415,131 +205,6 @@ static void push_one(struct warm *w, struct piece *p, size_t i)
     if (!is_marker)
         recent_note(w->recent, item->ino);
     deliver(w, p, item, is_marker);
-}
-
-/* ---------------------------------------------------------------- taking work */
-
-static size_t chunk_count(uint64_t nbytes)
-{
-    uint64_t count = CHUNK_NBYTES / (nbytes ? nbytes : GUESSED_NBYTES);
-    if (count > CHUNK_MAX)
-        return CHUNK_MAX;
-    return count ? (size_t)count : 1;
-}
-
-/* So that a reader who overtakes the pushing is still recognised. */
-static void expect_beyond(struct warm *w, uint64_t view, uint64_t position)
-{
-    struct warm_item item;
-    if (w->options.at(w->options.ctx, view, position + EXPECTED, &item))
-        set_hint(w, view, position + EXPECTED, item.ino);
-}
-
-/* What came to nothing leaves no traces for what is tried next. */
-static bool is_taken(struct piece *p)
-{
-    if (p->count == 0)
-        *p = (struct piece){.cpu = -1};
-    return p->count > 0;
-}
-
-static void take_from_stream(struct warm *w, struct stream *s, struct piece *p)
-{
-    uint64_t distance = marker_distance(ahead_count(w, s->nbytes));
-    size_t most = chunk_count(s->nbytes);
-    p->serial = s->serial;
-    p->cpu = s->cpu;
-    p->reader = s->reader;
-    p->is_unknown = s->is_unknown;
-    while (p->count < most && wanted_count(w, s)) {
-        struct warm_item *item = &p->items[p->count];
-        uint64_t position = s->next++;
-        s->is_at_end = !w->options.at(w->options.ctx, s->view, position, item);
-        if (s->is_at_end)
-            return;
-        if (item->nbytes == 0)
-            continue;
-        s->nbytes = item->nbytes;
-        set_hint(w, s->view, position, item->ino);
-        expect_beyond(w, s->view, position);
-        p->is_marker[p->count++] = position % distance == distance - 1;
-    }
-}
-
-static bool take_stream(struct warm *w, struct piece *p)
-{
-    for (size_t i = 0; i < STREAMS && p->count == 0; i++)
-        if (w->streams[i].serial && wanted_count(w, &w->streams[i]))
-            take_from_stream(w, &w->streams[i], p);
-    return is_taken(p);
-}
-
-static void take_from_sweep(struct warm *w, const struct sweep_part *part,
-                            const uint64_t *positions, size_t count, struct piece *p)
-{
-    p->is_sweep = true;
-    p->view = part->view;
-    p->cpu = part->cpu;
-    p->reader = part->reader;
-    for (size_t i = 0; i < count; i++) {
-        struct warm_item *item = &p->items[p->count];
-        if (w->options.at(w->options.ctx, part->view, positions[i], item) && item->nbytes)
-            p->is_marker[p->count++] = false;
-    }
-}
-
-static bool take_sweep(struct warm *w, struct piece *p)
-{
-    uint64_t positions[CHUNK_MAX];
-    struct sweep_part part;
-    size_t count;
-    while (p->count == 0 && (count = sweep_take(w->sweep, &part, positions, CHUNK_MAX)))
-        take_from_sweep(w, &part, positions, count, p);
-    return is_taken(p);
-}
-
-static void end_job(struct warm *w)
-{
-    struct job *job = &w->jobs[w->first_job];
-    free(job->positions);
-    w->pending_count -= job->count - job->done;
-    w->first_job = (w->first_job + 1) % JOBS;
-    w->job_count--;
-}
-
-/* One record at a time: readers come first. */
-static bool take_job(struct warm *w, struct piece *p)
-{
-    while (w->job_count && p->count == 0) {
-        struct job *job = &w->jobs[w->first_job];
-        if (job->done == job->count) {
-            end_job(w);
-            continue;
-        }
-        uint64_t i = job->done++;
-        uint64_t position = job->positions ? job->positions[i] : job->start + i * job->step;
-        bool is_there = w->options.at(w->options.ctx, job->view, position, &p->items[0]);
-        p->is_marker[0] = false;
-        p->count = is_there && p->items[0].nbytes > 0;
-        p->is_unknown = true;
-        w->pending_count -= p->count == 0;
-    }
-    return p->count > 0;
-}
-
-static void begin(struct warm *w, const struct piece *p)
-{
-    w->pushing_count += p->serial || p->is_sweep ? p->count : 0;
-}
-
-static void finish(struct warm *w, const struct piece *p)
-{
-    *(p->serial || p->is_sweep ? &w->pushing_count : &w->pending_count) -= p->count;
-    if (p->is_sweep && p->is_unknown)
-        sweep_end(w->sweep, p->view);
-    for (size_t i = 0; p->serial && i < STREAMS; i++)
-        if (w->streams[i].serial == p->serial)
-            w->streams[i].is_unknown = p->is_unknown;
 }
 
 /* It asks for so little that it may have moved since it did. */
@@ -568,19 +233,17 @@ static void *push_on(void *arg)
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     pthread_mutex_lock(&w->lock);
     while (!atomic_load(&w->is_stopping)) {
-        struct piece p = {.cpu = -1};
-        bool is_for_reader = self->follows_streams && (take_stream(w, &p) || take_sweep(w, &p));
-        if (!is_for_reader && !take_job(w, &p)) {
+        struct piece p;
+        if (!plan_take(w->plan, self->follows_streams, &p)) {
             await_work(w, self->follows_streams);
             continue;
         }
-        begin(w, &p);
         pthread_mutex_unlock(&w->lock);
         place_keep_away(&place, cpu_of_reader(&p));
         for (size_t i = 0; i < p.count && !atomic_load(&w->is_stopping); i++)
             push_one(w, &p, i);
         pthread_mutex_lock(&w->lock);
-        finish(w, &p);
+        plan_finish(w->plan, &p);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -588,39 +251,25 @@ static void *push_on(void *arg)
 
 /* ---------------------------------------------------------------- jobs */
 
-static uint64_t *copy_positions(const struct warm_range *range)
-{
-    size_t nbytes = range->count * sizeof *range->positions;
-    uint64_t *positions = malloc(nbytes ? nbytes : 1);
-    if (positions)
-        memcpy(positions, range->positions, nbytes);
-    return positions;
-}
-
 bool warm_prefetch(struct warm *w, const struct warm_range *range)
 {
-    struct job job = {range->view, NULL, range->start, range->step, range->count, 0};
-    if (w->options.ahead == WARM_OFF)
-        return false;
-    if (range->positions && !(job.positions = copy_positions(range)))
+    struct job job;
+    if (w->options.ahead == WARM_OFF || !job_init(&job, range))
         return false;
     pthread_mutex_lock(&w->lock);
-    bool fits = w->job_count < JOBS;
-    if (fits) {
-        w->jobs[(w->first_job + w->job_count++) % JOBS] = job;
-        w->pending_count += job.count;
+    bool fits = plan_add(w->plan, &job);
+    if (fits)
         call_threads(w, true);
-    }
     pthread_mutex_unlock(&w->lock);
     if (!fits)
-        free(job.positions);
+        job_release(&job);
     return fits;
 }
 
 uint64_t warm_pending(struct warm *w)
 {
     pthread_mutex_lock(&w->lock);
-    uint64_t count = w->pending_count;
+    uint64_t count = plan_asked_count(w->plan);
     pthread_mutex_unlock(&w->lock);
     return count;
 }
@@ -628,9 +277,7 @@ uint64_t warm_pending(struct warm *w)
 uint64_t warm_ahead_pending(struct warm *w)
 {
     pthread_mutex_lock(&w->lock);
-    uint64_t count = w->pushing_count + sweep_pending(w->sweep);
-    for (size_t i = 0; i < STREAMS; i++)
-        count += wanted_count(w, &w->streams[i]);
+    uint64_t count = plan_ahead_count(w->plan);
     pthread_mutex_unlock(&w->lock);
     return count;
 }
@@ -643,9 +290,9 @@ struct warm *warm_new(const struct warm_options *options)
     if (!w)
         return NULL;
     w->recent = recent_new();
-    w->sweep = sweep_new();
-    if (!w->recent || !w->sweep) {
-        sweep_free(w->sweep);
+    w->plan = plan_new(&options->views, options->ahead, options->cache_nbytes);
+    if (!w->recent || !w->plan) {
+        plan_free(w->plan);
         recent_free(w->recent);
         free(w);
         return NULL;
@@ -690,12 +337,10 @@ void warm_free(struct warm *w)
 {
     if (!w)
         return;
-    while (w->job_count)
-        end_job(w);
     pthread_cond_destroy(&w->stream_work);
     pthread_cond_destroy(&w->job_work);
     pthread_mutex_destroy(&w->lock);
-    sweep_free(w->sweep);
+    plan_free(w->plan);
     recent_free(w->recent);
     free(w);
 }

@@ -2,31 +2,18 @@
  *
  * Decoding ahead of readers: a reader that goes in order is noticed, and the
  * records before it are pushed into the kernel's page cache; and one that goes through all
- * in no order (sweep.h), with the rest of them.
- *
- * An order is a view: the records by number, or an epoch's shuffle.  Warm knows
- * views by their folder's inode number and asks what lies at a position.
+ * in no order, with the rest of them.
  */
 #ifndef ZRECORDFS_WARM_H
 #define ZRECORDFS_WARM_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "warm_orders.h"
 
 struct cache;
 struct cache_entry;
 struct counters;
 struct fuse_session;
 struct warm;
-
-/* A record: its inode number and its size as a file. */
-struct warm_item {
-    uint64_t ino;
-    uint64_t nbytes;
-};
-
-enum { WARM_AUTO = -1, WARM_OFF = 0, WARM_MAX_AHEAD = 65536 };
 
 struct warm_options {
     struct fuse_session *session;
@@ -35,15 +22,10 @@ struct warm_options {
     uint64_t cache_nbytes; /* bound on what the cache holds; half of it may be kept here */
     int ahead;             /* records before a reader, WARM_AUTO or WARM_OFF */
     unsigned thread_count;
-    /* What lies at a position of a view; false behind its end.  nbytes 0: that one
-     * cannot be served.  Called from warm's threads and from warm_expect. */
-    bool (*at)(void *ctx, uint64_t view, uint64_t position, struct warm_item *item);
-    /* How many records a view has; 0 not known.  Called by whoever reports a READ. */
-    uint64_t (*count)(void *ctx, uint64_t view);
-    /* cache_get of that record; was it decoded for this, or there already?  0 or a failure,
-     * which its READ will report. */
+    struct warm_views views;
+    /* cache_get of that record, with the views' ctx; was it decoded for this, or there already?
+     * 0 or a failure, which its READ will report. */
     int (*get)(void *ctx, uint64_t ino, struct cache_entry **entry, bool *is_fresh);
-    void *ctx;
 };
 
 /* NULL when memory runs out. */
@@ -71,13 +53,7 @@ void warm_saw_lookup(struct warm *w, uint64_t view, uint64_t position, uint64_t 
 /* Somebody listed another view, so its first records may be read next. */
 void warm_expect(struct warm *w, uint64_t view);
 
-/* Records of a view: positions[0..count), or start, start + step, ... without. */
-struct warm_range {
-    uint64_t view;
-    const uint64_t *positions; /* copied */
-    uint64_t start, step, count;
-};
-/* Pushes them when no reader is waited for.  False when too much is queued
+/* Pushes these records when no reader is waited for.  False when too much is queued
  * already, memory runs out, or pushing is off. */
 bool warm_prefetch(struct warm *w, const struct warm_range *range);
 /* Records asked for by warm_prefetch and not yet done. */

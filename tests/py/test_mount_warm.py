@@ -13,7 +13,7 @@ zrecord = pytest.importorskip("zrecord")
 pytestmark = [needs_mount, pytest.mark.keeps_pages]
 
 COUNT = 2000
-AHEAD = 256  # records of 2 KiB: what warm.c pushes before a reader
+AHEAD = 256  # records of 2 KiB: what is pushed before a reader (fs/streams.c)
 MARKER = 64  # of which every such one is left to its READ
 
 
