@@ -5,8 +5,7 @@
  * An append is cut into slabs of a bounded number of records, a slab into tasks
  * of about PIECE_NBYTES that run in parallel: encode (and hash) into a staging
  * buffer, hand it to the file's tail.  Physical order is completion order.  Raw
- * Dense rows are written from the caller's memory, a task a block of the file; since
- * only one thread at a time can write to a file, the others copy theirs into windows.
+ * Dense rows are written from the caller's memory, a task a block of the file.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -16,7 +15,6 @@
 
 #define SLAB_COUNT ((uint64_t)1 << 16)
 #define PIECE_NBYTES ((uint64_t)1 << 20)
-#define COPY_NBYTES ((uint64_t)64 << 10)       /* between checksum and copy */
 #define PREALLOCATE_NBYTES ((uint64_t)1 << 20) /* smaller appends do without */
 #define RAW_PARALLEL_NBYTES ((uint64_t)4 << 20)
 
@@ -183,50 +181,33 @@ static void note_rows(const struct slab *s, uint64_t begin, uint64_t end)
     }
 }
 
+static void see_rows(void *ctx, const uint8_t *bytes, size_t nbytes)
+{
+    const struct slab *s = ctx;
+    uint64_t begin = (uint64_t)(bytes - s->rows);
+    note_rows(s, begin, begin + nbytes);
+}
+
 static void write_failed(struct slab *s, int e)
 {
     struct zr_error err;
     note_failure(s, zri_write_failed(s->w, e, ZRI_DATA_NAME, &err), &err);
 }
 
-/* In steps that are still in the cache when they are copied. */
-static int copy_block(const struct slab *s, uint64_t begin)
-{
-    struct zr_writer *w = s->w;
-    struct zri_window v;
-    int e = zri_window_open(&v, w->data.fd, s->file_off + begin, ZRI_TAIL_BLOCK_NBYTES);
-    if (e || !v.is_quick)
-        atomic_store(&w->uses_windows, false);
-    if (e)
-        return e;
-    for (uint64_t at = 0; at < ZRI_TAIL_BLOCK_NBYTES; at += COPY_NBYTES) {
-        note_rows(s, begin + at, begin + at + COPY_NBYTES);
-        memcpy(v.bytes + at, s->rows + begin + at, COPY_NBYTES);
-    }
-    return zri_window_close(&v);
-}
-
-static int write_block(const struct slab *s, uint64_t begin)
-{
-    note_rows(s, begin, begin + ZRI_TAIL_BLOCK_NBYTES);
-    return zri_write_full(s->w->data.fd, s->rows + begin, ZRI_TAIL_BLOCK_NBYTES,
-                          s->file_off + begin);
-}
-
-/* What counts when a window fails is what pwrite then says. */
 static void run_block(void *ctx, size_t t)
 {
     struct slab *s = ctx;
-    struct zr_writer *w = s->w;
+    uint64_t begin = s->first_block + t * ZRI_TAIL_BLOCK_NBYTES;
+    const struct zri_part part = {
+        .bytes = s->rows + begin,
+        .nbytes = ZRI_TAIL_BLOCK_NBYTES,
+        .off = s->file_off + begin,
+        .see = see_rows,
+        .ctx = s,
+    };
     if (atomic_load(&s->failed))
         return;
-    uint64_t begin = s->first_block + t * ZRI_TAIL_BLOCK_NBYTES;
-    bool has_turn = !atomic_exchange(&w->is_writing, true);
-    int e = !has_turn && atomic_load(&w->uses_windows) ? copy_block(s, begin) : EAGAIN;
-    if (e)
-        e = write_block(s, begin);
-    if (has_turn)
-        atomic_store(&w->is_writing, false);
+    int e = zri_turns_write(&s->w->turns, &part);
     if (e)
         write_failed(s, e);
 }
@@ -356,7 +337,7 @@ static int preallocate(struct zr_writer *w, uint64_t nbytes, struct zr_error *er
     int e = w->encoder || nbytes < PREALLOCATE_NBYTES
                 ? 0
                 : zri_preallocate(w->data.fd, w->data.off, nbytes, &reserved);
-    atomic_store(&w->uses_windows, reserved && zri_suits_windows(w->data.fd));
+    zri_turns_init(&w->turns, w->data.fd, reserved);
     if (!e)
         return ZR_OK;
     w->failed = true;

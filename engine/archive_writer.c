@@ -6,9 +6,7 @@
  *
  *  - A run: neighbouring small members, put together in memory, one write.
  *  - A piece of a large payload, straight from the source; its header follows
- * when the CRCs of all pieces are joined.  The kernel lets one thread at a time
- * write to a file: while one does, the others copy their pieces into windows of
- * it.
+ * when the CRCs of all pieces are joined.
  *  - A large payload of zeros is a hole, and its CRC is arithmetic.
  *
  * Compressed payloads get their sizes by compressing, so those go in batches:
@@ -28,10 +26,6 @@
 #define RUN_NBYTES ((uint64_t)1 << 20)     /* of members written together */
 #define LARGE_NBYTES ((uint64_t)256 << 10) /* payloads from this size go in pieces */
 #define PIECE_NBYTES ((uint64_t)4 << 20)
-/* Between CRC and write: still in the cache, and a huge page of the page cache.
- */
-#define STEP_NBYTES ((size_t)2 << 20)
-#define COPY_NBYTES ((size_t)64 << 10) /* the same, between CRC and copy into a window */
 #define BATCH_NBYTES ((uint64_t)64 << 20)
 #define SERIAL_NBYTES ((uint64_t)256 << 10)
 
@@ -54,8 +48,7 @@ struct writer {
     size_t part_count, part_capacity;
     uint64_t end_off;       /* where the next header goes */
     uint64_t total_nbytes;  /* of sources */
-    atomic_bool is_writing; /* some thread its piece, by pwrite */
-    atomic_bool maps;       /* whether the others use windows for theirs */
+    struct zri_turns turns; /* to write pieces */
     pthread_mutex_t lock;
     struct zr_error error; /* the first one; under lock */
     atomic_bool failed;
@@ -220,46 +213,18 @@ static int write_run(struct writer *w, const struct part *p, struct zr_error *er
     return e ? write_failed(w, e, err) : rc;
 }
 
-/* In steps that are still in the cache when they are written. */
-static int write_steps(const struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to)
+static void add_to_crc(void *ctx, const uint8_t *bytes, size_t nbytes)
 {
-    int e = 0;
-    p->crc = 0;
-    for (uint64_t done = 0; !e && done < p->nbytes; done += STEP_NBYTES) {
-        size_t n = p->nbytes - done < STEP_NBYTES ? (size_t)(p->nbytes - done) : STEP_NBYTES;
-        p->crc = zri_crc32(p->crc, bytes + done, n);
-        e = zri_write_full(w->out.fd, bytes + done, n, to + done);
-    }
-    return e;
+    struct part *p = ctx;
+    p->crc = zri_crc32(p->crc, bytes, nbytes);
 }
 
-static int copy_steps(struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to)
-{
-    struct zri_window v;
-    int e = zri_window_open(&v, w->out.fd, to, (size_t)p->nbytes);
-    if (e || !v.is_quick)
-        atomic_store(&w->maps, false);
-    if (e)
-        return e;
-    p->crc = 0;
-    for (uint64_t done = 0; done < p->nbytes; done += COPY_NBYTES) {
-        p->crc = zri_crc32(p->crc, bytes + done, COPY_NBYTES);
-        memcpy(v.bytes + done, bytes + done, COPY_NBYTES);
-    }
-    return zri_window_close(&v);
-}
-
-/* What counts when a window fails is what pwrite then says. */
 static int write_bytes(struct writer *w, struct part *p, const uint8_t *bytes, uint64_t to,
                        struct zr_error *err)
 {
-    bool has_turn = !atomic_exchange(&w->is_writing, true);
-    bool copies = !has_turn && p->nbytes == PIECE_NBYTES && atomic_load(&w->maps);
-    int e = copies ? copy_steps(w, p, bytes, to) : EAGAIN;
-    if (e)
-        e = write_steps(w, p, bytes, to);
-    if (has_turn)
-        atomic_store(&w->is_writing, false);
+    const struct zri_part part = {bytes, (size_t)p->nbytes, to, add_to_crc, p};
+    p->crc = 0;
+    int e = zri_turns_write(&w->turns, &part);
     return e ? write_failed(w, e, err) : ZR_OK;
 }
 
@@ -369,14 +334,15 @@ static int write_large_headers(struct writer *w, size_t first, size_t last, stru
 
 static int reserve_space(struct writer *w, uint64_t from, struct zr_error *err)
 {
-    bool holes = false;
+    bool holes = false, reserved = false;
     for (size_t i = 0; i < w->count; i++)
         holes |= is_large(w, i) && is_zeros(&w->sources[i]);
-    if (holes)
-        return ftruncate(w->out.fd, (off_t)w->end_off) ? write_failed(w, errno, err) : ZR_OK;
-    bool reserved;
-    int e = zri_preallocate(w->out.fd, from, w->end_off - from, &reserved);
-    atomic_store(&w->maps, reserved && zri_suits_windows(w->out.fd));
+    int e = 0;
+    if (!holes)
+        e = zri_preallocate(w->out.fd, from, w->end_off - from, &reserved);
+    else if (ftruncate(w->out.fd, (off_t)w->end_off))
+        e = errno;
+    zri_turns_init(&w->turns, w->out.fd, reserved);
     return e ? write_failed(w, e, err) : ZR_OK;
 }
 

@@ -112,6 +112,30 @@ int zri_sync_dir(int dir_fd);
 /* Removes the plain files in an open directory. */
 void zri_clear_dir(int dir_fd);
 
+/* ---------------------------------------------------------------- turns.c */
+
+/* Shared by all threads that write large parts of one new file. */
+struct zri_turns {
+    int fd;
+    atomic_bool is_writing;   /* one of them, by pwrite */
+    atomic_bool uses_windows; /* whether the others use windows */
+};
+
+/* A part of the file.  see is shown every byte once, in order and in steps that are whole
+ * multiples of 64 KiB but for the last one: checksums, while the cache holds the bytes. */
+struct zri_part {
+    const uint8_t *bytes;
+    size_t nbytes;
+    uint64_t off;
+    void (*see)(void *ctx, const uint8_t *bytes, size_t nbytes);
+    void *ctx;
+};
+
+/* is_reserved: the space that parts are to fill is, so that windows may be used. */
+void zri_turns_init(struct zri_turns *t, int fd, bool is_reserved);
+/* 0 or an errno, after which see may not have been shown all. */
+int zri_turns_write(struct zri_turns *t, const struct zri_part *part);
+
 /* ---------------------------------------------------------------- schema.c */
 
 struct zri_schema {
@@ -356,9 +380,9 @@ struct zr_writer {
     uint64_t dict_sum;
     bool durable;
     bool failed;
-    pid_t owner;          /* a forked child has a copy, and must leave the files alone */
-    pthread_mutex_t lock; /* of what the tasks of an append share */
-    atomic_bool is_writing, uses_windows; /* raw Dense: whole blocks of data */
+    pid_t owner;            /* a forked child has a copy, and must leave the files alone */
+    pthread_mutex_t lock;   /* of what the tasks of an append share */
+    struct zri_turns turns; /* raw Dense: to write whole blocks of data */
 };
 
 static inline bool zri_writer_is_ragged(const struct zr_writer *w)
