@@ -231,22 +231,38 @@ int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *en
     return rc;
 }
 
+/* What the .npy has in front of the payload, and how much of the record it replaces. */
+struct lead {
+    uint64_t header_nbytes, prefix_nbytes;
+    uint32_t ndim;
+};
+
+static int record_lead(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                       struct lead *lead, struct zr_error *err)
+{
+    *lead = (struct lead){.header_nbytes = r->npy_header_nbytes};
+    if (r->schema.geometry == ZR_DENSE)
+        return ZR_OK;
+    int rc = ragged_overhead(r, id, entry, &lead->ndim, &lead->header_nbytes, err);
+    lead->prefix_nbytes = 8 * ((uint64_t)lead->ndim + 1);
+    return rc;
+}
+
 int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbytes, struct zr_error *err)
 {
     struct zri_entry entry;
+    struct lead lead;
     if (r->schema.geometry == ZR_DENSE) {
         int rc = zri_check_ids(r, &id, 1, err);
         if (!rc)
             *nbytes = r->npy_header_nbytes + r->schema.row_nbytes;
         return rc;
     }
-    uint32_t ndim;
-    uint64_t header;
     int rc = checked_entry(r, id, &entry, err);
     if (!rc)
-        rc = ragged_overhead(r, id, &entry, &ndim, &header, err);
+        rc = record_lead(r, id, &entry, &lead, err);
     if (!rc)
-        *nbytes = header + entry.logic_nbytes - 8 * ((uint64_t)ndim + 1);
+        *nbytes = lead.header_nbytes + entry.logic_nbytes - lead.prefix_nbytes;
     return rc;
 }
 
@@ -257,22 +273,29 @@ static const void *dense_npy(struct zr_reader *r, uint8_t *block, uint64_t *nbyt
     return block;
 }
 
-/* The record was decoded at block + ZR_NPY_MAX_HEADER_NBYTES: its header ends
- * where its payload starts, over the shape prefix. */
-static const void *ragged_npy(const struct zr_reader *r, uint8_t *block, uint64_t logic_nbytes,
-                              uint64_t *nbytes)
+/* The header of a decoded record, and where its payload starts; the length of the header. */
+static size_t ragged_header(const struct zr_reader *r, const uint8_t *record,
+                            uint64_t logic_nbytes, uint8_t *header, struct zr_record_view *view)
+{
+    zr_record_split(record, logic_nbytes, view);
+    return zr_npy_header(r->schema.dtype, view->ndim, view->shape, header);
+}
+
+/* The record was decoded with room in front: its header ends where its payload starts, over the
+ * shape prefix. */
+static const void *ragged_npy(const struct zr_reader *r, const uint8_t *record,
+                              uint64_t logic_nbytes, uint64_t *nbytes)
 {
     struct zr_record_view view;
-    uint64_t shape[ZR_MAX_NDIM];
     uint8_t header[ZR_NPY_MAX_HEADER_NBYTES];
-    zr_record_split(block + ZR_NPY_MAX_HEADER_NBYTES, logic_nbytes, &view);
-    memcpy(shape, view.shape, view.ndim * sizeof *shape);
-    size_t n = zr_npy_header(r->schema.dtype, view.ndim, shape, header);
+    size_t n = ragged_header(r, record, logic_nbytes, header, &view);
     uint8_t *npy = (uint8_t *)(uintptr_t)view.data - n;
     memcpy(npy, header, n);
     *nbytes = n + view.data_nbytes;
     return npy;
 }
+
+static const char other_shape[] = "its shape is not what the sidecar says";
 
 /* Who asked for the size before must get as many bytes. */
 static int check_side_size(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
@@ -283,8 +306,7 @@ static int check_side_size(const struct zr_reader *r, uint64_t id, const struct 
     if (!side_overhead(r, id, entry, &ndim, &header_nbytes) ||
         header_nbytes + entry->logic_nbytes - 8 * ((uint64_t)ndim + 1) == npy_nbytes)
         return ZR_OK;
-    return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT,
-                              "its shape is not what the sidecar says", err);
+    return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, other_shape, err);
 }
 
 int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **npy,
@@ -303,7 +325,7 @@ int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **n
     const void *start = NULL;
     uint64_t n = 0;
     if (!rc) {
-        start = dense ? dense_npy(r, b, &n) : ragged_npy(r, b, entry.logic_nbytes, &n);
+        start = dense ? dense_npy(r, b, &n) : ragged_npy(r, b + lead, entry.logic_nbytes, &n);
         rc = dense ? ZR_OK : check_side_size(r, id, &entry, n, err);
     }
     if (rc) {
@@ -314,4 +336,67 @@ int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **n
     *npy = start;
     *nbytes = n;
     return ZR_OK;
+}
+
+/* The long way, for headers that are shorter than the shape prefix, as with many dims of one
+ * digit, and for records unlike what the sidecar says. */
+static int into_by_copy(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, void *out,
+                        uint64_t out_nbytes, struct zr_error *err)
+{
+    void *block;
+    const void *npy;
+    uint64_t nbytes;
+    int rc = zr_record_npy(r, id, &block, &npy, &nbytes, err);
+    if (rc)
+        return rc;
+    if (nbytes == out_nbytes)
+        memcpy(out, npy, nbytes);
+    zr_buffer_free(block);
+    return nbytes == out_nbytes
+               ? ZR_OK
+               : zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, other_shape, err);
+}
+
+/* Decoded so that the payload comes to lie where it belongs; the header then covers the prefix. */
+static int into_place(struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
+                      const struct lead *lead, uint8_t *out, bool *fits, struct zr_error *err)
+{
+    struct zr_record_view view;
+    uint8_t header[ZR_NPY_MAX_HEADER_NBYTES];
+    uint8_t *record = out + lead->header_nbytes - lead->prefix_nbytes;
+    *fits = true;
+    int rc = zri_gather_one(r, id, entry, record, err);
+    if (rc)
+        return rc;
+    if (r->schema.geometry == ZR_DENSE) {
+        memcpy(out, r->npy_header, r->npy_header_nbytes);
+        return ZR_OK;
+    }
+    size_t n = ragged_header(r, record, entry->logic_nbytes, header, &view);
+    *fits = view.ndim == lead->ndim && n == lead->header_nbytes;
+    if (*fits)
+        memcpy(out, header, n);
+    return ZR_OK;
+}
+
+int zr_record_npy_into(struct zr_reader *r, uint64_t id, void *out, uint64_t out_nbytes,
+                       struct zr_error *err)
+{
+    struct zri_entry entry;
+    struct lead lead;
+    int rc = checked_entry(r, id, &entry, err);
+    if (!rc)
+        rc = record_lead(r, id, &entry, &lead, err);
+    if (rc)
+        return rc;
+    uint64_t nbytes = lead.header_nbytes + entry.logic_nbytes - lead.prefix_nbytes;
+    if (out_nbytes != nbytes)
+        return zri_fail_record(err, ZR_E_BUFFER, id, entry.off,
+                               "%s: record %" PRIu64 ": its .npy has %" PRIu64
+                               " bytes, the buffer %" PRIu64,
+                               r->path, id, nbytes, out_nbytes);
+    bool fits = lead.header_nbytes >= lead.prefix_nbytes;
+    if (fits)
+        rc = into_place(r, id, &entry, &lead, out, &fits, err);
+    return rc || fits ? rc : into_by_copy(r, id, &entry, out, nbytes, err);
 }

@@ -360,6 +360,10 @@ ZR_API int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbyt
  * *block; release with zr_buffer_free(*block). */
 ZR_API int zr_record_npy(struct zr_reader *r, uint64_t id, void **block, const void **npy,
                          uint64_t *nbytes, struct zr_error *err);
+/* The same into out, 8-byte aligned, of exactly the out_nbytes that zr_record_npy_nbytes tells
+ * (ZR_E_BUFFER otherwise).  On failure what out holds is undefined. */
+ZR_API int zr_record_npy_into(struct zr_reader *r, uint64_t id, void *out, uint64_t out_nbytes,
+                              struct zr_error *err);
 
 /* ---------------------------------------------------------------- dictionaries */
 

@@ -6,7 +6,6 @@
  */
 #include "archive_parts.h"
 #include "ops.h"
-#include "transport.h"
 
 #include <errno.h>
 #include <string.h>
@@ -33,7 +32,7 @@ static int leaf_decode(struct fs *fs, const struct node *node, uint64_t part,
     const struct zr_archive_leaf *leaf = archive_leaf(a, node->id);
     out->block = zr_buffer_alloc((size_t)leaf->nbytes);
     if (!out->block)
-        return ZR_E_NOMEM;
+        return cache_no_memory(err);
     const struct zr_archive_copy copy = {leaf->member, out->block};
     const struct zr_archive_read_options alone = {.thread_count = 1};
     int code = zr_archive_read(a->file, &copy, 1, &alone, err);
@@ -95,10 +94,8 @@ static int reply_file(fuse_req_t req, const struct archive *a, const uint8_t *he
 {
     uint64_t total = header_nbytes + payload_nbytes;
     size_t n = off >= total ? 0 : total - off < size ? (size_t)(total - off) : size;
-    void *block = NULL;
-    uint8_t *buf = transport_reply_room(n);
-    if (!buf)
-        buf = block = zr_buffer_alloc(n);
+    void *block;
+    uint8_t *buf = node_reply_room(n, &block);
     if (!buf)
         return ENOMEM;
     size_t head = off < header_nbytes ? (size_t)(header_nbytes - off) : 0;

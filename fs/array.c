@@ -13,7 +13,6 @@
 
 #include "ops.h"
 #include "selection.h"
-#include "transport.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -104,9 +103,7 @@ static int fill_selection(struct array *a, const struct node *node, struct zr_er
 {
     if (!node->minted || parse_name(node->source, node->minted->name, &a->selection) == 0)
         return ZR_OK;
-    *err =
-        (struct zr_error){.code = ZR_E_NOMEM, .record = ZR_NO_RECORD, .message = "out of memory"};
-    return ZR_E_NOMEM;
+    return cache_no_memory(err);
 }
 
 static void row_ids(const struct array *a, uint64_t row, size_t count, uint64_t *ids)
@@ -139,15 +136,6 @@ static int gather(struct fs *fs, const struct array *a, uint64_t row, uint64_t c
     return code;
 }
 
-static int out_of_memory(struct zr_error *err)
-{
-    *err = (struct zr_error){.code = ZR_E_NOMEM,
-                             .record = ZR_NO_RECORD,
-                             .offset = UINT64_MAX,
-                             .message = "out of memory"};
-    return ZR_E_NOMEM;
-}
-
 /* The whole file, or one row of it. */
 int array_decode(struct fs *fs, const struct node *node, uint64_t part, struct cache_bytes *out,
                  struct zr_error *err)
@@ -163,7 +151,7 @@ int array_decode(struct fs *fs, const struct node *node, uint64_t part, struct c
     out->block = zr_buffer_alloc(out->nbytes);
     out->bytes = out->block;
     if (!out->block)
-        code = out_of_memory(err);
+        code = cache_no_memory(err);
     if (code == ZR_OK) {
         memcpy(out->block, a.header, lead);
         code = gather(fs, &a, is_whole ? 0 : part - FIRST_ROW_PART, is_whole ? a.count : 1,
@@ -254,12 +242,10 @@ static int read_slice(fuse_req_t req, struct fs *fs, const struct node *node, st
 {
     uint64_t left = (uint64_t)off < a->nbytes ? a->nbytes - (uint64_t)off : 0;
     size_t nbytes = left < size ? (size_t)left : size;
-    void *block = NULL;
-    uint8_t *slice = transport_reply_room(nbytes);
+    void *block;
+    uint8_t *slice = node_reply_room(nbytes, &block);
     if (!slice)
-        slice = block = zr_buffer_alloc(nbytes);
-    if (!slice)
-        return out_of_memory(err);
+        return cache_no_memory(err);
     int code = copy_slice(fs, node, a, (uint64_t)off, nbytes, slice, err);
     if (code == ZR_OK) {
         counters_add(fs->counters, EVENT_READ_BYTES, nbytes);

@@ -7,7 +7,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 enum { BUCKETS = 1024 };
@@ -212,7 +211,7 @@ static struct cache_entry *start(struct cache *c, struct cache_key key)
     return e;
 }
 
-static int out_of_memory(struct zr_error *err)
+int cache_no_memory(struct zr_error *err)
 {
     if (err)
         *err = (struct zr_error){.code = ZR_E_NOMEM,
@@ -234,7 +233,7 @@ static int await(struct cache *c, struct cache_entry *e, struct zr_error *err)
     if (err && e->err)
         *err = *e->err;
     else
-        (void)out_of_memory(err);
+        (void)cache_no_memory(err);
     if (release(e))
         entry_free(e);
     return code;
@@ -251,7 +250,7 @@ int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cac
         e = start(c, key);
         pthread_mutex_unlock(&c->lock);
         if (!e)
-            return out_of_memory(err);
+            return cache_no_memory(err);
         *outcome = CACHE_DECODED;
         code = decode(c, e, arg, err);
     } else {
@@ -267,9 +266,14 @@ int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cac
     return code;
 }
 
+static bool is_empty(const struct cache *c)
+{
+    return atomic_load_explicit(&c->count, memory_order_relaxed) == 0;
+}
+
 struct cache_entry *cache_find(struct cache *c, struct cache_key key)
 {
-    if (atomic_load_explicit(&c->count, memory_order_relaxed) == 0)
+    if (is_empty(c))
         return NULL;
     pthread_mutex_lock(&c->lock);
     struct cache_entry *e = find(c, key);
@@ -282,6 +286,16 @@ struct cache_entry *cache_find(struct cache *c, struct cache_key key)
     }
     pthread_mutex_unlock(&c->lock);
     return e;
+}
+
+bool cache_holds(struct cache *c, struct cache_key key)
+{
+    if (is_empty(c))
+        return false;
+    pthread_mutex_lock(&c->lock);
+    bool is_there = find(c, key) != NULL;
+    pthread_mutex_unlock(&c->lock);
+    return is_there;
 }
 
 void cache_drop(struct cache *c, struct cache_key key)

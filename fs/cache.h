@@ -13,6 +13,7 @@
 
 #include "zrecord.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,8 @@ struct cache_key {
     uint64_t ino;
     uint64_t part;
 };
+/* For decoding: tells err, which may be NULL, that memory ran out.  ZR_E_NOMEM. */
+int cache_no_memory(struct zr_error *err);
 /* Decodes key; arg is what its cache_get was given.  Called without any lock. */
 typedef int (*cache_decode_fn)(void *ctx, struct cache_key key, const void *arg,
                                struct cache_bytes *out, struct zr_error *err);
@@ -51,6 +54,8 @@ int cache_get(struct cache *c, struct cache_key key, const void *arg, struct cac
               enum cache_outcome *outcome, struct zr_error *err);
 /* The same if it is there, decoded; else NULL.  Costs nothing while all is empty. */
 struct cache_entry *cache_find(struct cache *c, struct cache_key key);
+/* Whether it is there, or is being decoded: cache_get then decodes nothing.  As cheap. */
+bool cache_holds(struct cache *c, struct cache_key key);
 /* Drops it unless somebody holds it. */
 void cache_drop(struct cache *c, struct cache_key key);
 const struct cache_bytes *cache_entry_bytes(const struct cache_entry *entry);

@@ -6,6 +6,7 @@
 
 #include "archive.h"
 #include "ops.h"
+#include "transport.h"
 
 #include <errno.h>
 
@@ -118,4 +119,11 @@ size_t node_reply(fuse_req_t req, const void *bytes, uint64_t nbytes, size_t siz
     size_t slice = left < size ? (size_t)left : size;
     fuse_reply_buf(req, slice ? (const char *)bytes + off : NULL, slice);
     return slice;
+}
+
+void *node_reply_room(size_t nbytes, void **block)
+{
+    *block = NULL;
+    void *room = transport_reply_room(nbytes);
+    return room ? room : (*block = zr_buffer_alloc(nbytes));
 }

@@ -118,5 +118,8 @@ uint32_t node_generation(const struct fs *fs, const struct node *node);
 
 /* The part of nbytes at off that a READ of size gets, as the reply. */
 size_t node_reply(fuse_req_t req, const void *bytes, uint64_t nbytes, size_t size, off_t off);
+/* Memory to make a reply of nbytes in: the transport's own, or *block, for zr_buffer_free after
+ * the reply.  NULL when memory runs out. */
+void *node_reply_room(size_t nbytes, void **block);
 
 #endif

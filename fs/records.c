@@ -69,14 +69,18 @@ static int record_attr(struct fs *fs, const struct node *node, struct stat *st)
     return 0;
 }
 
+static void count_decode(struct fs *fs, uint64_t nbytes)
+{
+    counters_add(fs->counters, EVENT_DECODES, 1);
+    counters_add(fs->counters, EVENT_DECODED_BYTES, nbytes);
+}
+
 int records_decode(struct fs *fs, struct source *source, uint64_t id, struct cache_bytes *out,
                    struct zr_error *err)
 {
     int code = zr_record_npy(source->reader, id, &out->block, &out->bytes, &out->nbytes, err);
-    if (code == ZR_OK) {
-        counters_add(fs->counters, EVENT_DECODES, 1);
-        counters_add(fs->counters, EVENT_DECODED_BYTES, out->nbytes);
-    }
+    if (code == ZR_OK)
+        count_decode(fs, out->nbytes);
     return code;
 }
 
@@ -108,19 +112,31 @@ static bool read_kept(fuse_req_t req, struct fs *fs, const struct node *node, si
     return true;
 }
 
-/* A record of one page: nothing of it will be asked for again. */
-static int read_direct(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
-                       off_t off, struct zr_error *err)
+static int decode_reply(fuse_req_t req, struct fs *fs, const struct node *node, uint64_t nbytes,
+                        struct zr_error *err)
 {
-    struct cache_bytes bytes = {0};
-    if (read_kept(req, fs, node, size, off))
+    void *block;
+    void *npy = node_reply_room(nbytes, &block);
+    if (!npy)
+        return cache_no_memory(err);
+    int code = zr_record_npy_into(node->source->reader, node->id, npy, nbytes, err);
+    if (code == ZR_OK) {
+        count_decode(fs, nbytes);
+        reply_slice(req, fs, &(struct cache_bytes){.bytes = npy, .nbytes = nbytes}, nbytes, 0);
+    }
+    zr_buffer_free(block);
+    return code;
+}
+
+/* A READ of all there is: nothing of it will be asked for again. */
+static int read_whole(fuse_req_t req, struct fs *fs, const struct node *node, uint64_t nbytes,
+                      struct zr_error *err)
+{
+    if (read_kept(req, fs, node, nbytes, 0))
         return ZR_OK;
-    int code = records_decode(fs, node->source, node->id, &bytes, err);
-    if (code != ZR_OK)
-        return code;
-    reply_slice(req, fs, &bytes, size, off);
-    zr_buffer_free(bytes.block);
-    return ZR_OK;
+    if (nbytes > DIRECT_NBYTES && cache_holds(fs->cache, (struct cache_key){.ino = node->ino}))
+        return records_read_cached(req, fs, node, nbytes, 0, err);
+    return decode_reply(req, fs, node, nbytes, err);
 }
 
 int records_read_cached(fuse_req_t req, struct fs *fs, const struct node *node, size_t size,
@@ -158,8 +174,8 @@ static int record_read(fuse_req_t req, struct fs *fs, const struct node *node, s
     bool has_work = warm_saw_read(fs->warm, plain_view(fs, node->source), node->id, node->ino,
                                   (uint64_t)off, (uint32_t)fuse_req_ctx(req)->pid);
     int code = zr_record_npy_nbytes(node->source->reader, node->id, &nbytes, &err);
-    if (code == ZR_OK && nbytes <= DIRECT_NBYTES)
-        code = read_direct(req, fs, node, size, off, &err);
+    if (code == ZR_OK && off == 0 && size >= nbytes)
+        code = read_whole(req, fs, node, nbytes, &err);
     else if (code == ZR_OK)
         code = records_read_cached(req, fs, node, size, off, &err);
     if (has_work)

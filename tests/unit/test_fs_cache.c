@@ -243,6 +243,7 @@ START_TEST(other_records_do_not_wait_for_a_slow_decode)
     read_some(c, 2, 1);
     struct reader readers[4];
     start_together(readers, c, &d, 1);
+    ck_assert(cache_holds(c, (struct cache_key){.ino = 1}));
     ck_assert_int_eq(read_some(c, 2, 1), CACHE_HIT); /* returns although 1 is held up */
     finish(readers, &d);
     cache_free(c);
@@ -282,8 +283,10 @@ START_TEST(what_is_there_is_found_and_can_be_dropped)
     struct cache *c = cache_new(100 * RECORD_NBYTES, decode, &d);
     const struct cache_key key = {.ino = 7}, part = {.ino = 7, .part = 1};
     ck_assert_ptr_null(cache_find(c, key));
+    ck_assert(!cache_holds(c, key));
     read_some(c, 7, 1);
     ck_assert_ptr_null(cache_find(c, part));
+    ck_assert(cache_holds(c, key) && !cache_holds(c, part));
     struct cache_entry *entry = cache_find(c, key);
     ck_assert_ptr_nonnull(entry);
     cache_drop(c, key);

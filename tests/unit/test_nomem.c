@@ -54,8 +54,10 @@ static int read_npy(struct zr_reader *r, struct zr_error *err)
     int rc = zr_record_npy_nbytes(r, 7, &nbytes, err);
     if (!rc)
         rc = zr_record_npy(r, 7, &block, &npy, &nbytes, err);
-    if (!rc)
-        zr_buffer_free(block);
+    if (rc)
+        return rc;
+    rc = zr_record_npy_into(r, 7, (void *)(uintptr_t)npy, nbytes, err);
+    zr_buffer_free(block);
     return rc;
 }
 
