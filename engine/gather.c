@@ -50,10 +50,13 @@ struct gather {
     atomic_bool surprised; /* a record is not what the plan says */
 };
 
-/* Memory for one record at a time, of the longest so far. */
-struct scratch {
-    uint8_t *bytes;
-    size_t nbytes;
+/* What one thread places, one after the other. */
+struct span {
+    struct gather *g;
+    size_t begin, end;
+    uint8_t *scratch; /* for one record at a time, of the longest so far */
+    size_t scratch_nbytes;
+    struct zri_stretch stretch; /* of records that no mapping shows */
 };
 
 /* ---------------------------------------------------------------- batches */
@@ -119,7 +122,7 @@ static void pull_single(const struct zr_reader *r, uint64_t id)
 
 /* The whole record, shape prefix and all, to its place. */
 static int place_whole(const struct gather *g, size_t i, const struct zri_entry *entry,
-                       struct zr_error *err)
+                       const uint8_t *stored, struct zr_error *err)
 {
     const struct zr_reader *r = g->r;
     uint64_t off = g->offsets ? g->offsets[i] : i * r->schema.row_nbytes;
@@ -127,7 +130,7 @@ static int place_whole(const struct gather *g, size_t i, const struct zri_entry 
     if (g->offsets && entry->logic_nbytes > g->offsets[i + 1] - off)
         return zri_record_damaged(r, g->ids[i], entry->off, ZR_E_BUFFER,
                                   "its size changed since the plan", err);
-    return zri_record_decode(r, g->ids[i], entry, g->out + off, g->mapped, err);
+    return zri_record_decode(r, g->ids[i], entry, stored, g->out + off, err);
 }
 
 static inline uint64_t packed_nbytes(const struct gather *g, size_t i)
@@ -164,52 +167,54 @@ static inline bool copy_packed(struct gather *g, size_t i, const uint8_t *record
     return copy_prefix(g, i, record, logic_nbytes);
 }
 
-static bool scratch_grow(struct scratch *s, size_t nbytes)
+static bool scratch_grow(struct span *s, size_t nbytes)
 {
-    if (nbytes > s->nbytes) {
-        zr_buffer_free(s->bytes);
-        s->bytes = zr_buffer_alloc(nbytes);
-        s->nbytes = s->bytes ? nbytes : 0;
+    if (nbytes > s->scratch_nbytes) {
+        zr_buffer_free(s->scratch);
+        s->scratch = zr_buffer_alloc(nbytes);
+        s->scratch_nbytes = s->scratch ? nbytes : 0;
     }
-    return s->bytes;
+    return s->scratch;
 }
 
 /* Decoded where it goes, its prefix over the end of what the same thread has placed
  * before, which is put back: a copy of every byte less. */
 static int place_over(struct gather *g, size_t i, const struct zri_entry *entry,
-                      struct zr_error *err, bool *fits)
+                      const uint8_t *stored, struct zr_error *err, bool *fits)
 {
     uint8_t covered[MAX_PREFIX_NBYTES];
     uint64_t prefix = prefix_nbytes(g, i);
     uint8_t *record = g->out + g->offsets[i] - prefix;
     memcpy(covered, record, prefix);
-    int rc = zri_record_decode(g->r, g->ids[i], entry, record, g->mapped, err);
+    int rc = zri_record_decode(g->r, g->ids[i], entry, stored, record, err);
     *fits = rc || copy_prefix(g, i, record, entry->logic_nbytes);
     memcpy(record, covered, prefix);
     return rc;
 }
 
-static int place_aside(struct gather *g, size_t i, const struct zri_entry *entry,
-                       struct scratch *scratch, struct zr_error *err, bool *fits)
+static int place_aside(struct span *s, size_t i, const struct zri_entry *entry,
+                       const uint8_t *stored, struct zr_error *err, bool *fits)
 {
+    struct gather *g = s->g;
     const struct zr_reader *r = g->r;
-    if (!scratch_grow(scratch, entry->logic_nbytes))
+    if (!scratch_grow(s, entry->logic_nbytes))
         return zri_fail_record(err, ZR_E_NOMEM, g->ids[i], entry->off, "%s: out of memory",
                                r->path);
-    int rc = zri_record_decode(r, g->ids[i], entry, scratch->bytes, g->mapped, err);
-    *fits = rc || copy_packed(g, i, scratch->bytes, entry->logic_nbytes);
+    int rc = zri_record_decode(r, g->ids[i], entry, stored, s->scratch, err);
+    *fits = rc || copy_packed(g, i, s->scratch, entry->logic_nbytes);
     return rc;
 }
 
-/* `begin` is the first position of the thread's span: bytes before it are another's. */
-static int place_packed(struct gather *g, size_t i, size_t begin, const struct zri_entry *entry,
-                        struct scratch *scratch, struct zr_error *err)
+static int place_packed(struct span *s, size_t i, const struct zri_entry *entry,
+                        const uint8_t *stored, struct zr_error *err)
 {
+    struct gather *g = s->g;
     uint64_t prefix = prefix_nbytes(g, i);
-    bool fits, over = prefix <= MAX_PREFIX_NBYTES && g->offsets[i] - g->offsets[begin] >= prefix &&
+    uint64_t behind = g->offsets[i] - g->offsets[s->begin]; /* bytes before are another span's */
+    bool fits, over = prefix <= MAX_PREFIX_NBYTES && behind >= prefix &&
                       prefix + packed_nbytes(g, i) == entry->logic_nbytes;
-    int rc =
-        over ? place_over(g, i, entry, err, &fits) : place_aside(g, i, entry, scratch, err, &fits);
+    int rc = over ? place_over(g, i, entry, stored, err, &fits)
+                  : place_aside(s, i, entry, stored, err, &fits);
     if (rc || fits)
         return rc;
     atomic_store(&g->surprised, true);
@@ -217,15 +222,42 @@ static int place_packed(struct gather *g, size_t i, size_t begin, const struct z
                               "its shape is not what the sidecar or the plan says", err);
 }
 
-static int place(struct gather *g, size_t i, size_t begin, struct scratch *scratch,
-                 struct zr_error *err)
+/* Where a raw row goes and can be read to; NULL: it is to be decoded, or looked at first. */
+static uint8_t *row_place(const struct gather *g, size_t i)
+{
+    bool is_row = !g->offsets && g->r->header.codec == ZR_RAW;
+    return is_row ? g->out + i * g->r->schema.row_nbytes : NULL;
+}
+
+/* The table entry of a record, and its stored bytes, where mapped or read with others. */
+static int find_stored(struct span *s, size_t i, struct zri_entry *entry, const uint8_t **stored,
+                       struct zr_error *err)
+{
+    const struct gather *g = s->g;
+    if (!zri_stretch_has(&s->stretch, i)) {
+        int rc = zri_reader_entry(g->r, g->ids[i], entry, err);
+        if (rc)
+            return rc;
+        if (g->mapped && zri_reader_maps(g->r, entry)) {
+            *stored = g->r->data.bytes + entry->off;
+            return ZR_OK;
+        }
+        zri_stretch_read(&s->stretch, g->r, g->ids, i, s->end, entry, g->mapped, row_place(g, i));
+    }
+    *entry = s->stretch.entries[i - s->stretch.first];
+    *stored = zri_stretch_bytes(&s->stretch, i);
+    return ZR_OK;
+}
+
+static int place(struct span *s, size_t i, struct zr_error *err)
 {
     struct zri_entry entry;
-    int rc = zri_reader_entry(g->r, g->ids[i], &entry, err);
+    const uint8_t *stored;
+    int rc = find_stored(s, i, &entry, &stored, err);
     if (rc)
         return rc;
-    return g->shapes ? place_packed(g, i, begin, &entry, scratch, err)
-                     : place_whole(g, i, &entry, err);
+    return s->g->shapes ? place_packed(s, i, &entry, stored, err)
+                        : place_whole(s->g, i, &entry, stored, err);
 }
 
 /* What place does, for a raw record through the mapping that is as it should be:
@@ -254,12 +286,24 @@ static inline bool copy_mapped(struct gather *g, size_t i)
     return !zri_ragged_check(&r->schema, record, e.logic_nbytes);
 }
 
+/* Field by field: the entries of a stretch are many. */
+static void span_begin(struct span *s, struct gather *g, size_t begin, size_t end)
+{
+    s->g = g;
+    s->begin = begin;
+    s->end = end;
+    s->scratch = NULL;
+    s->scratch_nbytes = 0;
+    zri_stretch_begin(&s->stretch);
+}
+
 /* Positions [begin, end), up to the first failure. */
 static void gather_span(struct gather *g, size_t begin, size_t end)
 {
     const struct zr_reader *r = g->r;
     struct zr_error err;
-    struct scratch scratch = {0};
+    struct span s;
+    span_begin(&s, g, begin, end);
     bool ahead = g->mapped && r->meta.bytes;
     bool copies = ahead && r->header.codec == ZR_RAW && !r->check_sums;
     if (ahead)
@@ -270,11 +314,12 @@ static void gather_span(struct gather *g, size_t begin, size_t end)
             pull_ahead(g, i, end);
         if (copies && copy_mapped(g, i))
             continue;
-        int rc = place(g, i, begin, &scratch, &err);
+        int rc = place(&s, i, &err);
         if (rc)
             record_failure(g, i, rc, &err);
     }
-    zr_buffer_free(scratch.bytes);
+    zr_buffer_free(s.scratch);
+    zri_stretch_end(&s.stretch);
 }
 
 static void gather_task(void *ctx, size_t t)

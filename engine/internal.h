@@ -415,10 +415,10 @@ int zri_gather_split(struct zr_reader *r, const uint64_t *ids, size_t count,
 /* Fills err with the store's data file, the record and why. */
 int zri_record_damaged(const struct zr_reader *r, uint64_t id, uint64_t off, int code,
                        const char *why, struct zr_error *err);
-/* Decodes one record into logic_nbytes at dst, from the mapping or with pread,
- * and checks it. */
+/* Decodes one record into logic_nbytes at dst, from its stored bytes or, where they are NULL,
+ * with pread, and checks it.  Those of a raw one may be at dst already. */
 int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                      void *dst, bool mapped, struct zr_error *err);
+                      const uint8_t *stored, void *dst, struct zr_error *err);
 /* The checks alone, on decoded bytes: Ragged prefix, checksum when asked for. */
 int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
                      const void *record, struct zr_error *err);
@@ -428,6 +428,36 @@ int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *ent
 /* Rank of a Ragged record: from its raw bytes, the sidecar, or its decoded start. */
 int zri_record_ndim(struct zr_reader *r, uint64_t id, const struct zri_entry *entry, bool mapped,
                     uint32_t *ndim, struct zr_error *err);
+
+/* ---------------------------------------------------------------- stretch.c */
+
+enum { ZRI_STRETCH_COUNT = 256 };
+
+/* Records that were read together. */
+struct zri_stretch {
+    size_t first, count;  /* their positions in the ids */
+    const uint8_t *bytes; /* of all of them; NULL: each is to be read by itself */
+    void *block;          /* its own memory, for zri_stretch_end */
+    size_t block_nbytes;
+    struct zri_entry entries[ZRI_STRETCH_COUNT];
+};
+
+void zri_stretch_begin(struct zri_stretch *s);
+void zri_stretch_end(struct zri_stretch *s);
+/* From position begin, whose entry this is, as far as it pays and at most to end.  mapped: those
+ * that have a mapping are left out.  rows: where raw rows belong, else NULL. */
+void zri_stretch_read(struct zri_stretch *s, const struct zr_reader *r, const uint64_t *ids,
+                      size_t begin, size_t end, const struct zri_entry *entry, bool mapped,
+                      uint8_t *rows);
+static inline bool zri_stretch_has(const struct zri_stretch *s, size_t position)
+{
+    return position - s->first < s->count;
+}
+/* The stored bytes of a record that it has, or NULL. */
+static inline const uint8_t *zri_stretch_bytes(const struct zri_stretch *s, size_t position)
+{
+    return s->bytes ? s->bytes + (s->entries[position - s->first].off - s->entries[0].off) : NULL;
+}
 
 /* ---------------------------------------------------------------- permute.c */
 

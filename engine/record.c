@@ -66,11 +66,12 @@ int zri_record_check(const struct zr_reader *r, uint64_t id, const struct zri_en
 }
 
 int zri_record_decode(const struct zr_reader *r, uint64_t id, const struct zri_entry *entry,
-                      void *dst, bool mapped, struct zr_error *err)
+                      const uint8_t *stored, void *dst, struct zr_error *err)
 {
-    if (mapped && zri_reader_maps(r, entry)) {
-        const char *why = zri_decode(r->decoder, r->data.bytes + entry->off, entry->phys_nbytes,
-                                     dst, entry->logic_nbytes);
+    if (stored) {
+        const char *why = stored == dst ? NULL
+                                        : zri_decode(r->decoder, stored, entry->phys_nbytes, dst,
+                                                     entry->logic_nbytes);
         if (why)
             return zri_record_damaged(r, id, entry->off, ZR_E_CORRUPT, why, err);
     } else {
@@ -86,11 +87,12 @@ int zri_gather_one(struct zr_reader *r, uint64_t id, const struct zri_entry *ent
 {
     if (zri_file_mapped(&r->data)) {
         struct zr_error mapped_err = {0};
-        int rc = zri_record_decode(r, id, entry, dst, true, &mapped_err);
+        const uint8_t *stored = zri_reader_maps(r, entry) ? r->data.bytes + entry->off : NULL;
+        int rc = zri_record_decode(r, id, entry, stored, dst, &mapped_err);
         if (zri_file_trusted(&r->data))
             return rc ? zri_fail_as(err, &mapped_err) : ZR_OK;
     }
-    return zri_record_decode(r, id, entry, dst, false, err);
+    return zri_record_decode(r, id, entry, NULL, dst, err);
 }
 
 /* ---------------------------------------------------------------- .npy of a record */
@@ -274,8 +276,8 @@ static const void *dense_npy(struct zr_reader *r, uint8_t *block, uint64_t *nbyt
 }
 
 /* The header of a decoded record, and where its payload starts; the length of the header. */
-static size_t ragged_header(const struct zr_reader *r, const uint8_t *record,
-                            uint64_t logic_nbytes, uint8_t *header, struct zr_record_view *view)
+static size_t ragged_header(const struct zr_reader *r, const uint8_t *record, uint64_t logic_nbytes,
+                            uint8_t *header, struct zr_record_view *view)
 {
     zr_record_split(record, logic_nbytes, view);
     return zr_npy_header(r->schema.dtype, view->ndim, view->shape, header);
