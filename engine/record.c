@@ -253,7 +253,7 @@ static int record_lead(struct zr_reader *r, uint64_t id, const struct zri_entry 
 int zr_record_npy_nbytes(struct zr_reader *r, uint64_t id, uint64_t *nbytes, struct zr_error *err)
 {
     struct zri_entry entry;
-    struct lead lead;
+    struct lead lead = {0};
     if (r->schema.geometry == ZR_DENSE) {
         int rc = zri_check_ids(r, &id, 1, err);
         if (!rc)
