@@ -11,17 +11,17 @@
 
 enum { PLAIN = 7, OTHER = 8, VIEW_COUNT = 8000, CPU = 1, READER = 42 };
 
-static uint64_t record_nbytes;
-static uint64_t damaged_begin, damaged_end; /* in all views */
+static UNUSED uint64_t record_nbytes;
+static UNUSED uint64_t damaged_begin, damaged_end; /* in all views */
 
-static void reset_views(void)
+static UNUSED void reset_views(void)
 {
     record_nbytes = 2048;
     damaged_begin = damaged_end = 0;
 }
 
 /* Positions in another view, too: what counts is whose they are. */
-static uint64_t ino_at(uint64_t view, uint64_t position)
+static UNUSED uint64_t ino_at(uint64_t view, uint64_t position)
 {
     return view * VIEW_COUNT + position;
 }
@@ -39,7 +39,7 @@ static UNUSED uint64_t view_count(UNUSED void *ctx, UNUSED uint64_t view)
     return VIEW_COUNT;
 }
 
-static const struct warm_views views = {.at = view_at, .count = view_count};
+static UNUSED const struct warm_views views = {.at = view_at, .count = view_count};
 
 static UNUSED struct warm_read read_at(uint64_t view, uint64_t position)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the engine's unit tests share: a temporary folder a test, stores to read,
+ * What the unit tests share: a temporary folder a test, stores to read,
  * files to damage, and the expectation of an error.  Check runs each test in a
  * child of its own; the folders are removed by the parent, whatever the child
  * died of.

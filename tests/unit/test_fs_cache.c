@@ -5,12 +5,10 @@
  */
 #include "cache.h"
 
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "support.h"
 
 enum { RECORD_NBYTES = 1000 };
 
@@ -304,23 +302,17 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fs/cache");
-    TCase *tests = tcase_create("cache");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_record_read_in_pieces_is_decoded_once);
-    tcase_add_test(tests, idle_records_stay_within_the_limit_oldest_leave_first);
-    tcase_add_test(tests, a_record_larger_than_the_limit_is_still_decoded_once);
-    tcase_add_test(tests, a_pinned_record_survives_eviction_and_full_delivery);
-    tcase_add_test(tests, a_failure_is_reported_and_not_kept);
-    tcase_add_test(tests, readers_of_one_record_share_one_decode);
-    tcase_add_test(tests, waiting_readers_get_the_failure_too);
-    tcase_add_test(tests, other_records_do_not_wait_for_a_slow_decode);
-    tcase_add_test(tests, many_threads_keep_the_table_whole);
-    tcase_add_test(tests, what_is_there_is_found_and_can_be_dropped);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    const TTest *const tests[] = {
+        a_record_read_in_pieces_is_decoded_once,
+        idle_records_stay_within_the_limit_oldest_leave_first,
+        a_record_larger_than_the_limit_is_still_decoded_once,
+        a_pinned_record_survives_eviction_and_full_delivery,
+        a_failure_is_reported_and_not_kept,
+        readers_of_one_record_share_one_decode,
+        waiting_readers_get_the_failure_too,
+        other_records_do_not_wait_for_a_slow_decode,
+        many_threads_keep_the_table_whole,
+        what_is_there_is_found_and_can_be_dropped,
+    };
+    return run_tests("fs_cache", tests, COUNT(tests), 60);
 }

@@ -2,17 +2,15 @@
  *
  * Courtesy: threads step aside, and are helped when that makes them starve.
  */
-#include <check.h>
-
 #include "courtesy.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "support.h"
 
 static struct courtesy *new_or_null(unsigned seats)
 {
@@ -172,19 +170,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fs_courtesy");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_thread_steps_aside_and_comes_back);
-    tcase_add_test(tests, a_starving_thread_is_put_back);
-    tcase_add_test(tests, a_long_request_is_not_set_aside_again);
-    tcase_add_test(tests, nobody_is_set_aside_while_nothing_is_served);
-    tcase_add_test(tests, at_the_end_all_are_in_the_normal_class);
-    tcase_add_test(tests, it_ends_with_and_without_seats);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    const TTest *const tests[] = {
+        a_thread_steps_aside_and_comes_back,    a_starving_thread_is_put_back,
+        a_long_request_is_not_set_aside_again,  nobody_is_set_aside_while_nothing_is_served,
+        at_the_end_all_are_in_the_normal_class, it_ends_with_and_without_seats,
+    };
+    return run_tests("fs_courtesy", tests, COUNT(tests), 60);
 }

@@ -6,10 +6,7 @@
 #include "node.h"
 #include "tree.h"
 
-#include <check.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support.h"
 
 /* Mints a text and drops the pin; returns its number. */
 static uint64_t freeze(struct minted_table *t, const char *text)
@@ -178,18 +175,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fs/minted");
-    TCase *tests = tcase_create("minted");
-    tcase_add_test(tests, every_text_has_a_number_of_its_own_until_forgotten);
-    tcase_add_test(tests, lookups_are_counted);
-    tcase_add_test(tests, what_is_pinned_outlives_its_forgetting);
-    tcase_add_test(tests, live_ones_are_bounded_in_count_and_bytes);
-    tcase_add_test(tests, a_name_has_one_number_that_follows_from_it);
-    tcase_add_test(tests, the_names_longest_not_asked_for_are_surplus);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    const TTest *const tests[] = {
+        every_text_has_a_number_of_its_own_until_forgotten,
+        lookups_are_counted,
+        what_is_pinned_outlives_its_forgetting,
+        live_ones_are_bounded_in_count_and_bytes,
+        a_name_has_one_number_that_follows_from_it,
+        the_names_longest_not_asked_for_are_surplus,
+    };
+    return run_tests("fs_minted", tests, COUNT(tests), 60);
 }

@@ -4,10 +4,7 @@
  */
 #include "selection.h"
 
-#include <check.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support.h"
 
 /* Parses for 1000 records and compares with the ids expected, taken in pieces of
  * every size. */
@@ -115,19 +112,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fs/selection");
-    TCase *tests = tcase_create("selection");
-    tcase_add_test(tests, ids_and_ranges_in_any_order);
-    tcase_add_test(tests, ranges_end_where_the_store_does);
-    tcase_add_test(tests, everything_and_nothing);
-    tcase_add_test(tests, other_words_are_refused);
-    tcase_add_test(tests, records_that_are_not_there_are_out_of_range);
-    tcase_add_test(tests, a_text_ends_where_it_is_said_to);
-    tcase_add_test(tests, more_than_a_file_could_hold_is_out_of_range);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    const TTest *const tests[] = {
+        ids_and_ranges_in_any_order,
+        ranges_end_where_the_store_does,
+        everything_and_nothing,
+        other_words_are_refused,
+        records_that_are_not_there_are_out_of_range,
+        a_text_ends_where_it_is_said_to,
+        more_than_a_file_could_hold_is_out_of_range,
+    };
+    return run_tests("fs_selection", tests, COUNT(tests), 60);
 }

@@ -4,9 +4,7 @@
  */
 #include "tree.h"
 
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support.h"
 
 static struct tree tree_of(uint64_t length)
 {
@@ -138,19 +136,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fs/tree");
-    TCase *tests = tcase_create("tree");
-    tcase_add_test(tests, names_are_padded_to_the_width_of_the_last);
-    tcase_add_test(tests, only_the_canonical_name_exists);
-    tcase_add_test(tests, a_name_beyond_64_bits_does_not_wrap_round);
-    tcase_add_test(tests, an_empty_store_has_no_names);
-    tcase_add_test(tests, suffixes_are_part_of_the_name);
-    tcase_add_test(tests, every_part_of_an_inode_number_comes_back);
-    tcase_add_test(tests, a_lone_store_numbers_its_records_from_64);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    const TTest *const tests[] = {
+        names_are_padded_to_the_width_of_the_last,
+        only_the_canonical_name_exists,
+        a_name_beyond_64_bits_does_not_wrap_round,
+        an_empty_store_has_no_names,
+        suffixes_are_part_of_the_name,
+        every_part_of_an_inode_number_comes_back,
+        a_lone_store_numbers_its_records_from_64,
+    };
+    return run_tests("fs_tree", tests, COUNT(tests), 60);
 }
