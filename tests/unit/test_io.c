@@ -295,6 +295,19 @@ START_TEST(writes_and_reservations_report_their_errno)
 }
 END_TEST
 
+START_TEST(a_size_is_taken_again_under_the_lock)
+{
+    struct zri_file f;
+    spit(at("f"), "12", 2);
+    ck_assert_int_eq(zri_file_open(&f, AT_FDCWD, at("f")), 0);
+    cut(at("f"), 100);
+    ck_assert_uint_eq(f.nbytes, 2);
+    ck_assert_int_eq(zri_file_update(&f), 0);
+    ck_assert_uint_eq(f.nbytes, 100);
+    zri_file_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -315,6 +328,7 @@ int main(void)
         unlocking_also_frees_a_childs_copy,
         clearing_a_folder_takes_its_files,
         writes_and_reservations_report_their_errno,
+        a_size_is_taken_again_under_the_lock,
     };
     return run_tests("io", tests, COUNT(tests), 60);
 }
