@@ -82,6 +82,21 @@ void node_release(struct fs *fs, struct node *node)
     *node = (struct node){0};
 }
 
+int node_entry(struct fs *fs, const struct node *node, struct fuse_entry_param *e)
+{
+    int failure = node->kind->attr(fs, node, &e->attr);
+    e->ino = node->ino;
+    /* An NFS handle names a record of this store, not of a later one here. */
+    e->generation = node_generation(fs, node);
+    e->entry_timeout = node->kind->entry_sec;
+    /* Whoever opens files of a mount that ends when idle has to show. */
+    double most_sec = fs->options->timeout_sec / 2.0;
+    if (most_sec > 0 && e->entry_timeout > most_sec)
+        e->entry_timeout = most_sec;
+    e->attr_timeout = node->kind->attr_sec;
+    return failure;
+}
+
 uint32_t node_generation(const struct fs *fs, const struct node *node)
 {
     /* Minted numbers mean something else after a restart. */

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 
 struct fs;
+struct listing;
 struct minted;
 struct node_kind;
 struct source;
@@ -33,18 +34,6 @@ struct node {
     uint64_t id;           /* of a record, shard or label */
     struct minted *minted; /* where the kind needs more than a number */
 };
-
-/* One READDIR being answered (ops.c). */
-struct listing;
-/* Adds an entry; child NULL lists a name without attributes under ino, as a file or
- * a folder.  next is the position after it: never 0, valid for ever.  False when the
- * answer is full. */
-bool listing_add(struct listing *l, const char *name, const struct node *child, uint64_t next);
-bool listing_add_bare(struct listing *l, const char *name, uint64_t ino, bool is_dir,
-                      uint64_t next);
-/* "." and ".." at positions 0 and 1: false when the answer is full. */
-bool listing_dots(struct listing *l, const struct node *dir, uint64_t pos);
-enum { LISTING_AFTER_DOTS = 2 };
 
 struct node_kind {
     mode_t type;       /* S_IFREG or S_IFDIR */
@@ -113,6 +102,8 @@ int node_cache_decode(void *ctx, struct cache_key key, const void *arg, struct c
 void node_file_attr(const struct fs *fs, const struct node *node, uint64_t nbytes, struct stat *st);
 int node_dir_attr(struct fs *fs, const struct node *node, struct stat *st);
 
+/* What the kernel may remember of it.  0, or why its attributes are not known. */
+int node_entry(struct fs *fs, const struct node *node, struct fuse_entry_param *e);
 /* 32 bits that tell this object from another one that had its number once. */
 uint32_t node_generation(const struct fs *fs, const struct node *node);
 

@@ -15,6 +15,7 @@
 #include "counters.h"
 #include "folders.h"
 #include "janitor.h"
+#include "listing.h"
 #include "minted.h"
 #include "node.h"
 #include "options.h"

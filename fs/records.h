@@ -6,6 +6,7 @@
 #define ZRECORDFS_RECORDS_H
 
 #include "cache.h"
+#include "listing.h"
 #include "node.h"
 #include "tree.h"
 #include "warm.h"

@@ -6,7 +6,7 @@
  * A mount is idle when no request came for the given time and no file or folder of
  * it is in use, which the kernel knows and says by refusing to unmount.  Files that
  * lie in the page cache are read without a request; so with a timeout, names are
- * remembered for half of it only (ops.c), and whoever opens files shows.
+ * remembered for half of it only (node.c), and whoever opens files shows.
  */
 #include "service.h"
 
