@@ -14,7 +14,6 @@ puts the tables of the last run between that file's markers.
 
 import argparse
 import json
-import mmap
 import shutil
 import statistics
 import subprocess
@@ -156,20 +155,6 @@ CANDIDATES = [
 ARCHIVES = [c for c in CANDIDATES if c.name in (OURS, THEIRS)]
 
 
-WARM_NBYTES = 768 * MIB
-
-
-def warm_memory():
-    """Touches memory and frees it.  A virtual machine may give what is free back to its host, and
-    then the first touch of a page costs ten times a later one (203 ms instead of 25 for 64 MiB here),
-    for whichever candidate happens to get it."""
-    block = mmap.mmap(-1, WARM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    for at in range(0, WARM_NBYTES, mmap.PAGESIZE):
-        block[at] = 1
-    block.close()
-
-
 def race(works, rounds, before=None):
     """{name: seconds of each round}; works is {name: function}, which may tell its seconds itself.
     before(name) makes room for works that write, which also get warm memory."""
@@ -182,7 +167,7 @@ def race(works, rounds, before=None):
         for name in rotated(list(works), number):
             if before:
                 before(name)
-                warm_memory()
+                machine.warm_memory()
             start = time.perf_counter()
             told = works[name]()
             took = time.perf_counter() - start

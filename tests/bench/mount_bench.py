@@ -4,9 +4,9 @@
     python tests/bench/mount_bench.py [--rows cold,stat,...] [--peers 'zrecordfs,squashfuse_ll'] [--rounds 3]
 
 Token records (int32[512], Zipf) and images (uint8[3, 224, 224]).  "Cold": a fresh mount, so that the
-kernel has seen nothing of it, with store or image in the page cache.  The reader is mount_reader.c:
-open, fstat, read to the end, close, in random order unless said otherwise; what counts is its median
-in µs.  A checksum over all bytes is compared with the folder's before a figure counts.  The rounds
+kernel has seen nothing of it, with store or image in the page cache, and free memory touched before
+(machine.warm_memory).  The reader is mount_reader.c: open, fstat, read to the end, close, in random
+order unless said otherwise; what counts is its median in µs.  A checksum over all bytes is compared with the folder's before a figure counts.  The rounds
 are interleaved, so that a slower minute meets all alike; shown are their median and spread.
 Results go to build/bench-results/mount.json, .md and .svg, and later runs of other rows add to them when measured alike.
 """

@@ -10,6 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import machine
 import numpy as np
 import zrecord
 
@@ -132,8 +133,9 @@ class Peer:
 
     @contextlib.contextmanager
     def mounted(self, corpus, point, *options):
-        """A fresh mount, its source in the page cache; gives the folder of files."""
+        """A fresh mount, its source in the page cache, memory for more of it; gives the folder of files."""
         corpus.touch(self.kind)
+        machine.warm_memory(256 << 20)
         if self.command is None:
             yield corpus.path(self.kind)
             return
