@@ -11,7 +11,7 @@
  * other way is to follow: the lead goes to the CPU of the reader that it answers
  * and steps aside for it (courtesy.h), so that no other CPU takes part; where that
  * may not be done, it just sleeps.  So the lead measures both ways, again and
- * again, and keeps to the faster one.
+ * again, and keeps to the faster one (ways.h).
  *
  * Crowd: all threads sleep in read(), and the kernel wakes one a request.  The
  * lead calls them when requests queue up behind ones that take long, and they
@@ -23,6 +23,7 @@
 
 #include "counters.h"
 #include "courtesy.h"
+#include "ways.h"
 #include "zrecord.h"
 
 #define FUSE_USE_VERSION 35
@@ -51,18 +52,11 @@ enum {
     MAX_DEFAULT_THREADS = 16,
     BUFFER_PAGES = 257, /* what libfuse announces: 1 MiB and a header */
     STACK_NBYTES = 1 << 20,
-    QUEUE_MEMORY = 32,   /* requests over which waiting times leak away */
-    ALONE_LIMIT = 128,   /* so many requests one at a time: the crowd parks */
-    EPOCH_REQUESTS = 32, /* one measurement of a way to wait */
-    EPOCH_COUNTED = 24,  /* the shortest of them count: others met some noise */
-    TRIAL_EPOCHS = 4,    /* a way's cost is its best of so many: placing threads takes the
-                            scheduler a moment */
-    SLOW_FACTOR = 3,
-    FOLLOW_FIRST = 4, /* requests until one sees again where the reader runs; */
-    FOLLOW_SLOW = 3,  /* or so many slow ones, since it probably has moved; */
-    FOLLOW_LAST = 64, /* doubled each time it had not moved */
-    LONG_STINT_EPOCHS = 600,
-    STINT_EPOCHS = 60 /* how long the better way is kept before the next trial */
+    QUEUE_MEMORY = 32, /* requests over which waiting times leak away */
+    ALONE_LIMIT = 128, /* so many requests one at a time: the crowd parks */
+    FOLLOW_FIRST = 4,  /* requests until one sees again where the reader runs; */
+    FOLLOW_SLOW = 3,   /* or so many slow ones, since it probably has moved; */
+    FOLLOW_LAST = 64   /* doubled each time it had not moved */
 };
 static const int64_t NSEC_PER_SEC = 1000000000;
 /* Leaky sum of the time others waited that calls the crowd: with few CPUs, and
@@ -88,18 +82,11 @@ struct pace {
     uint32_t served_pid;     /* and whose it was */
     int64_t queued_nsec;     /* leaky sum: time for which the next one was kept waiting */
     int64_t no_spin_until;   /* somebody else wanted this CPU */
-    bool spins;              /* this epoch's way to wait; else it follows, or sleeps */
+    struct ways ways;        /* spinning, or following or sleeping */
     bool follows;            /* the lead is bound to a reader's CPU */
     unsigned followed_count; /* requests since one saw where the reader runs */
-    unsigned slow_count;     /* requests in a row that came late */
     unsigned follow_after;   /* and after how many one sees again */
     int followed_cpu;        /* -1 none */
-    unsigned request_count;  /* in this epoch */
-    bool was_far;            /* at the end of the trial before */
-    unsigned epochs_left;    /* in this stint */
-    unsigned stint_epochs;   /* TRIAL_EPOCHS or STINT_EPOCHS */
-    int64_t epoch_nsec[EPOCH_REQUESTS]; /* from answer to answer, in ascending order */
-    int64_t cost_nsec[2];               /* best epochs without and with spinning; 0 unknown */
 };
 
 struct loop {
@@ -212,11 +199,11 @@ static void go_to(struct loop *l, int cpu)
 static void follow(struct loop *l, uint32_t pid)
 {
     struct pace *p = &l->pace;
-    if (!l->seat || p->spins || pid == 0) {
+    if (!l->seat || p->ways.spins || pid == 0) {
         follow_nobody(l);
         return;
     }
-    bool is_slow = p->slow_count >= FOLLOW_SLOW && p->followed_count >= FOLLOW_FIRST;
+    bool is_slow = p->ways.slow_count >= FOLLOW_SLOW && p->followed_count >= FOLLOW_FIRST;
     if (p->follows && ++p->followed_count < p->follow_after && !is_slow)
         return;
     if (!courtesy_allows(l->seat)) { /* in the normal class the two would push each other about */
@@ -253,59 +240,6 @@ static uint32_t pid_of(const struct worker *w, ssize_t nbytes)
 {
     const struct fuse_in_header *header = w->buffer;
     return nbytes >= (ssize_t)sizeof *header ? header->pid : 0;
-}
-
-/* One way is so much better that there is little to be learnt soon, if the trial before said
- * so too: what was asked for may have changed between the two ways. */
-static bool is_far(const struct pace *p)
-{
-    return p->cost_nsec[!p->spins] > p->cost_nsec[p->spins] / 2 * 3;
-}
-
-/* Ends a stint: after a stint of the better way comes a trial of the other, after
- * that the better of the two.  Burning a CPU has to be worth it. */
-static void change_way(struct pace *p)
-{
-    bool was_trial = p->stint_epochs == TRIAL_EPOCHS;
-    bool is_known = p->cost_nsec[!p->spins] != 0;
-    if (was_trial && is_known)
-        p->spins = p->cost_nsec[true] < p->cost_nsec[false] / 16 * 15;
-    else
-        p->spins = !p->spins;
-    p->stint_epochs = TRIAL_EPOCHS;
-    if (was_trial && is_known) {
-        p->stint_epochs = p->was_far && is_far(p) ? LONG_STINT_EPOCHS : STINT_EPOCHS;
-        p->was_far = is_far(p);
-    }
-    p->epochs_left = p->stint_epochs;
-    if (p->epochs_left == TRIAL_EPOCHS)
-        p->cost_nsec[p->spins] = 0;
-}
-
-static void account_epoch(struct pace *p)
-{
-    int64_t sum = 0;
-    for (unsigned i = 0; i < EPOCH_COUNTED; i++)
-        sum += p->epoch_nsec[i];
-    int64_t *cost = &p->cost_nsec[p->spins];
-    if (p->epochs_left == TRIAL_EPOCHS || *cost == 0 || sum < *cost)
-        *cost = sum; /* of a long stint, the end counts */
-    p->request_count = 0;
-    if (--p->epochs_left == 0)
-        change_way(p);
-}
-
-/* One more request answered, so long after the one before. */
-static void account_pace(struct pace *p, int64_t nsec)
-{
-    bool is_slow = nsec > p->cost_nsec[p->spins] * SLOW_FACTOR / EPOCH_COUNTED;
-    p->slow_count = is_slow ? p->slow_count + 1 : 0;
-    unsigned at = p->request_count++;
-    for (; at > 0 && p->epoch_nsec[at - 1] > nsec; at--)
-        p->epoch_nsec[at] = p->epoch_nsec[at - 1];
-    p->epoch_nsec[at] = nsec;
-    if (p->request_count == EPOCH_REQUESTS)
-        account_epoch(p);
 }
 
 /* Waits actively for the next request; true when it is there.  A gap in the
@@ -365,7 +299,7 @@ static ssize_t receive_solo(struct worker *w)
     struct loop *l = w->loop;
     bool has_waited = has_kept_waiting(l);
     bool won = false;
-    if (l->options.spin_nsec && l->pace.spins && l->pace.done_nsec >= l->pace.no_spin_until) {
+    if (l->options.spin_nsec && l->pace.ways.spins && l->pace.done_nsec >= l->pace.no_spin_until) {
         won = spin(l);
         counters_add(l->options.counters, won ? EVENT_SPINS_WON : EVENT_SPINS_LOST, 1);
     }
@@ -429,7 +363,7 @@ static void serve(struct worker *w, size_t nbytes)
     if (w->index == 0) {
         atomic_store_explicit(&l->lead_busy_since, 0, memory_order_relaxed);
         if (!is_listing(opcode))
-            account_pace(&l->pace, done - l->pace.done_nsec);
+            ways_note(&l->pace.ways, done - l->pace.done_nsec);
         l->pace.done_nsec = done;
         l->pace.took_nsec = done - start;
         l->pace.served_pid = pid_of(w, (ssize_t)nbytes);
@@ -517,14 +451,11 @@ static struct loop *make(struct fuse_session *session, const struct loop_options
     l->session = session;
     l->options = *options;
     l->fd = fuse_session_fd(session);
-    l->pace.spins = true;
     l->pace.followed_cpu = -1;
     CPU_ZERO(&l->cpus);
     if (options->follows && sched_getaffinity(0, sizeof l->cpus, &l->cpus) == 0)
         l->courtesy = courtesy_new(1);
-    if (l->courtesy)
-        l->pace.spins = false;
-    l->pace.epochs_left = l->pace.stint_epochs = TRIAL_EPOCHS;
+    ways_init(&l->pace.ways, !l->courtesy);
     /* With two CPUs a reader and the lead have them both. */
     l->queued_limit_nsec = zr_thread_count() > 2 ? QUEUED_NSEC_MANY : QUEUED_NSEC_FEW;
     /* The watcher's deadlines are on the clock of now_nsec. */
