@@ -16,13 +16,13 @@ PACKAGES = ("numpy", "h5py", "lmdb", "pyarrow", "array-record", "tiledb", "loade
 WARM_NBYTES = 768 << 20
 
 
-def warm_memory(nbytes=WARM_NBYTES):
+def warm_memory():
     """Touches memory and frees it.  A virtual machine may give what is free back to its host, and
     then the first touch of a page costs ten times a later one (203 ms instead of 25 for 64 MiB here),
     for whichever side happens to get it."""
-    block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    for at in range(0, nbytes, mmap.PAGESIZE):
+    block = mmap.mmap(-1, WARM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_NOHUGEPAGE)  # huge ones are given back as soon as they are free
+    for at in range(0, WARM_NBYTES, mmap.PAGESIZE):
         block[at] = 1
     block.close()
 

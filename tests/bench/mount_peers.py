@@ -135,7 +135,7 @@ class Peer:
     def mounted(self, corpus, point, *options):
         """A fresh mount, its source in the page cache, memory for more of it; gives the folder of files."""
         corpus.touch(self.kind)
-        machine.warm_memory(256 << 20)
+        machine.warm_memory()
         if self.command is None:
             yield corpus.path(self.kind)
             return
