@@ -18,8 +18,7 @@
 #define STORE_HAS_DICT 2
 #define STORE_HAS_SIDE 4
 #define STORE_PAD_PAGE 8   /* zeros up to 4096 follow the page */
-#define STORE_SIGN_SIDE 16 /* the sidecar's header is made to match the store  \
-                            */
+#define STORE_SIGN_SIDE 16 /* the sidecar's header is made to match the store */
 #define STORE_CHECKSUMS 32 /* open with checksums */
 #define STORE_UNMAPPED 64  /* records are read, not looked at where they lie */
 #define STORE_HEAD_NBYTES 9
