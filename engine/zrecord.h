@@ -221,7 +221,7 @@ struct zr_reader_options {
     bool checksums; /* compare every record gathered with its checksum */
     /* ZR_ACCESS_MAP: records behind these first bytes of data.zr are read with pread all the
      * same, so that no more of it counts as the process's memory.  0: map all.  Costs speed:
-     * a third for images of 147 KiB, far more for small records. */
+     * a third for images of 147 KiB, far more for small records in no order. */
     uint64_t mapped_nbytes;
 };
 
