@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* No record lies in the first byte alone. */
+/* At most one record, of one byte, lies in the first byte alone. */
 enum { NO_RECORDS = 1 };
 
 /* 0 for one that is not there, or that opening will complain about. */
