@@ -38,6 +38,7 @@ struct classes {
     struct labels *labels; /* NULL: it has none that are understood */
     struct streams streams;
     int64_t checked_nsec;
+    char warning[CLASSES_WARNING_NBYTES];
 };
 
 /* Protects the making of classes, and their streams.  Labels are read under it: who asks for
@@ -76,21 +77,30 @@ static void finish_streams(struct streams *found)
     found->hash = (uint32_t)XXH3_64bits(places, found->count * sizeof *places) & 0xffff;
 }
 
+static bool is_stream(const struct source *source, const struct source *label_store)
+{
+    return source->kind == SOURCE_STORE && source != label_store &&
+           source->info.length == label_store->info.length;
+}
+
+/* other: the name of something else that is there, or "". */
 static void find_streams(struct fs *fs, struct source *folder, const struct source *label_store,
-                         struct streams *found)
+                         struct streams *found, char other[NAME_NBYTES])
 {
     struct probe_name *names;
     size_t count;
     *found = (struct streams){0};
+    other[0] = '\0';
     if (probe_names(folder->path, &names, &count) != 0)
         return;
     for (size_t i = 0; i < count && found->count < MAX_STREAMS; i++) {
         struct source *source;
         if (sources_child(fs->sources, folder, names[i].name, &source, NULL) != 0)
             continue;
-        if (source->kind == SOURCE_STORE && source != label_store &&
-            source->info.length == label_store->info.length)
+        if (is_stream(source, label_store))
             found->list[found->count++] = source;
+        else if (source != label_store)
+            snprintf(other, NAME_NBYTES, "%s", names[i].name);
         source_release(fs->sources, source);
     }
     probe_names_free(names, count);
@@ -99,15 +109,34 @@ static void find_streams(struct fs *fs, struct source *folder, const struct sour
 
 /* ---------------------------------------------------------------- classes of a folder */
 
-/* With the lock. */
+/* With the lock, as what follows. */
+static void look_beside(struct fs *fs, struct source *label_store, struct classes *c)
+{
+    char other[NAME_NBYTES], text[CLASSES_WARNING_NBYTES] = "";
+    struct source *folder = label_store->parent;
+    find_streams(fs, folder, label_store, &c->streams, other);
+    if (*other)
+        snprintf(text, sizeof text,
+                 "%.600s: %.255s is no stream of the %llu records of %.255s: loaders of class "
+                 "folders take it for a class, or cannot reach it behind one of its name",
+                 folder->path, other, (unsigned long long)label_store->info.length,
+                 label_store->name);
+    if (*text && strcmp(text, c->warning) != 0)
+        report(LOG_WARNING, "%s", text);
+    memcpy(c->warning, text, sizeof text);
+    c->checked_nsec = now_nsec();
+}
+
 static struct classes *make(struct source *label_store)
 {
     struct zr_error err;
     struct classes *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    if (labels_new(&c->labels, label_store->reader, &err) != ZR_OK)
+    if (labels_new(&c->labels, label_store->reader, &err) != ZR_OK) {
         report(LOG_WARNING, "%s", err.message);
+        snprintf(c->warning, sizeof c->warning, "%s", err.message);
+    }
     c->checked_nsec = -FRESH_NSEC;
     label_store->classes = c;
     return c;
@@ -122,14 +151,11 @@ struct view {
 
 static bool view_of_store(struct fs *fs, struct source *label_store, struct view *view)
 {
-    struct source *folder = label_store->parent;
     pthread_mutex_lock(&lock);
     struct classes *c = label_store->classes ? label_store->classes : make(label_store);
     bool has_labels = c && c->labels;
-    if (has_labels && now_nsec() - c->checked_nsec >= FRESH_NSEC) {
-        find_streams(fs, folder, label_store, &c->streams);
-        c->checked_nsec = now_nsec();
-    }
+    if (has_labels && now_nsec() - c->checked_nsec >= FRESH_NSEC)
+        look_beside(fs, label_store, c);
     if (has_labels)
         *view = (struct view){label_store, c->labels, c->streams};
     pthread_mutex_unlock(&lock);
@@ -164,22 +190,35 @@ static struct node label_node(const struct fs *fs, const struct view *view, size
 void classes_identify(struct fs *fs, struct node *node, struct tree_ino parts)
 {
     struct view view;
-    if (!fs->options->classes || strcmp(node->source->name, fs->options->classes) != 0 ||
-        !view_of_store(fs, node->source, &view))
+    if (!classes_are_of(fs, node->source) || !view_of_store(fs, node->source, &view))
         return;
     node->id = parts.index & ((1U << RANK_BITS) - 1);
     if (parts.index >> RANK_BITS == view.streams.hash && node->id < labels_count(view.labels))
         node->kind = &node_label;
 }
 
-bool classes_hide(struct fs *fs, struct source *folder, const struct source *store)
+bool classes_are_of(const struct fs *fs, const struct source *store)
+{
+    return fs->options->classes && strcmp(store->name, fs->options->classes) == 0;
+}
+
+void classes_warning(const struct source *label_store, char text[CLASSES_WARNING_NBYTES])
+{
+    pthread_mutex_lock(&lock);
+    const struct classes *c = label_store->classes;
+    snprintf(text, CLASSES_WARNING_NBYTES, "%s", c ? c->warning : "");
+    pthread_mutex_unlock(&lock);
+}
+
+bool classes_hide(struct fs *fs, struct source *folder, const struct source *child)
 {
     struct view view;
-    if (store->kind != SOURCE_STORE || !view_of(fs, folder, &view))
+    size_t rank;
+    if (!view_of(fs, folder, &view))
         return false;
-    bool hides = store == view.label_store;
+    bool hides = child == view.label_store || labels_find(view.labels, child->name, &rank);
     for (size_t i = 0; i < view.streams.count; i++)
-        hides |= store == view.streams.list[i];
+        hides |= child == view.streams.list[i];
     leave(fs, &view);
     return hides;
 }

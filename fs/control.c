@@ -307,14 +307,30 @@ static json_t *transport_hint(const struct fs *fs)
 struct inventory {
     const struct fs *fs;
     json_t *stores, *archives, *broken, *warnings;
+    bool has_labels; /* some store that classes= names */
 };
+
+static void add_warning(struct inventory *in, const char *text)
+{
+    if (text && *text)
+        json_array_append_new(in->warnings, text_value(text));
+}
+
+static void add_classes_warning(struct inventory *in, const struct source *source)
+{
+    char text[CLASSES_WARNING_NBYTES];
+    if (!classes_are_of(in->fs, source))
+        return;
+    in->has_labels = true;
+    classes_warning(source, text);
+    add_warning(in, text);
+}
 
 static void add_store(struct inventory *in, const struct source *source)
 {
     json_array_append_new(in->stores, store_value(in->fs, source));
-    const char *warning = zr_reader_warning(source->reader);
-    if (warning)
-        json_array_append_new(in->warnings, text_value(warning));
+    add_warning(in, zr_reader_warning(source->reader));
+    add_classes_warning(in, source);
 }
 
 static void add_broken(struct inventory *in, const char *relative, const char *why)
@@ -339,12 +355,17 @@ static void add_found(void *ctx, struct source *source, const char *relative, co
 /* "store" where there is one, "stores", "archives" and "broken" in any case. */
 static void set_stores(const struct fs *fs, struct source *scope, json_t *status)
 {
-    struct inventory in = {fs, json_array(), json_array(), json_array(), json_array()};
+    struct inventory in = {fs, json_array(), json_array(), json_array(), json_array(), false};
     bool is_store = scope->kind == SOURCE_STORE;
     if (scope->kind != SOURCE_FOLDER)
         add_found(&in, scope, "", NULL);
     else
         sources_walk(fs->sources, scope, add_found, &in);
+    if (fs->options->classes && !in.has_labels && scope == sources_root(fs->sources)) {
+        char text[CLASSES_WARNING_NBYTES];
+        snprintf(text, sizeof text, CLASSES_NONE, fs->options->classes, scope->path);
+        add_warning(&in, text);
+    }
     json_object_set_new(status, "source", text_value(scope->path));
     json_object_set_new(status, "store", is_store ? store_value(fs, scope) : json_null());
     json_object_set_new(status, "stores", in.stores);

@@ -71,12 +71,19 @@ static void pass_fuse_log(enum fuse_log_level level, const char *format, va_list
 
 /* ---------------------------------------------------------------- open */
 
+struct found {
+    const struct fs *fs;
+    bool has_labels; /* some store that classes= names */
+};
+
 static void report_source(void *ctx, struct source *source, const char *relative, const char *why)
 {
-    (void)ctx;
+    struct found *found = ctx;
     const char *warning = NULL;
-    if (!why && source->kind == SOURCE_STORE)
+    if (!why && source->kind == SOURCE_STORE) {
         warning = zr_reader_warning(source->reader);
+        found->has_labels |= classes_are_of(found->fs, source);
+    }
     if (why)
         report(LOG_WARNING, "%s cannot be shown: %s", relative, why);
     if (warning)
@@ -114,8 +121,12 @@ static int open_source(struct mount *m, const char *mountpoint)
         report(LOG_ERR, "classes= needs a folder of stores, and %s is one store", root->path);
         return -1;
     }
-    report_source(NULL, root, "", NULL);
-    sources_walk(m->fs.sources, root, report_source, NULL);
+    struct found found = {.fs = &m->fs};
+    m->fs.options = &m->options;
+    report_source(&found, root, "", NULL);
+    sources_walk(m->fs.sources, root, report_source, &found);
+    if (m->options.classes && !found.has_labels)
+        report(LOG_WARNING, CLASSES_NONE, m->options.classes, root->path);
     return 0;
 }
 

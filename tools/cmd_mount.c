@@ -40,6 +40,15 @@ static int make_mountpoint(const char *path, bool *made)
     return 0;
 }
 
+/* Which fails as long as something is mounted there, as it should; a daemon that has failed may
+ * be unmounting still. */
+static void remove_mountpoint(const char *path, bool has_failed)
+{
+    enum { TRIES = 100, PAUSE_USEC = 20000 };
+    for (int i = 0; rmdir(path) != 0 && errno == EBUSY && has_failed && i < TRIES; i++)
+        usleep(PAUSE_USEC);
+}
+
 struct words {
     char *argv[MAX_WORDS + 4]; /* and "--", store, folder, NULL */
     int count;
@@ -71,7 +80,7 @@ static int start_daemon(struct words *w, char *store, char *mountpoint)
     if (status < 0)
         diag("zrecordfs: %s (looked beside zrecord and in PATH)", strerror(errno));
     if (made)
-        rmdir(mountpoint); /* fails as long as something is mounted there, as it should */
+        remove_mountpoint(mountpoint, status != 0);
     return status == 0 || status == EXIT_USAGE ? status : EXIT_FAILED;
 }
 

@@ -58,6 +58,10 @@ def _choose(path: str, status: dict[str, Any]) -> dict[str, Any]:
         chosen: dict[str, Any] = status["store"]
         return chosen
     names = [store["name"] for store in status["stores"]]
+    places = [_place_of(archive) for archive in status["archives"]]
+    if not names and len(places) == 1:
+        message = f"{path} shows an archive, no store: zrecord.load_archive({places[0]!r}) reads it"
+        raise make_error(_E_INVALID, message, None, 0, path)
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     message = f"{path} is a folder of a mounted tree with {len(names)} stores, not one: {shown}"
     raise make_error(_E_INVALID, message, None, 0, path)

@@ -241,6 +241,36 @@ def test_a_stream_that_is_no_label_is_said_so_and_shown_as_before(tmp_path, labe
     with mounted(root, tmp_path / "m", "-o", "classes=label") as m:
         assert sorted(os.listdir(m.path)) == ["image", "label"]
         assert "classes= needs" in m.log
+        assert "classes= needs" in m.status()["warnings"][0]
+
+
+def test_what_lies_beside_class_folders_is_told(tmp_path):
+    root = build(tmp_path / "train", LABELS, image=IMAGES)
+    with mounted(root, tmp_path / "m", "-o", "classes=label") as m:
+        assert len(os.listdir(m.path)) == 12 and m.status()["warnings"] == []
+    make_dense(root / "boxes", IMAGES[:7])
+    with mounted(root, tmp_path / "m", "-o", "classes=label") as m:
+        assert len(os.listdir(m.path)) == 13
+        assert ["boxes is no stream of the 60 records of label" in text for text in m.status()["warnings"]] == [True]
+        assert m.log.count("boxes is no stream") == 1
+
+
+@pytest.mark.parametrize("kind", ["store", "folder"])
+def test_a_class_goes_before_what_has_its_name(tmp_path, kind):
+    root = build(tmp_path / "train", np.arange(60) % 2, image=IMAGES)
+    make_dense(root / ("0" if kind == "store" else "0/inner"), IMAGES[:2])
+    with mounted(root, tmp_path / "m", "-o", "classes=label") as m:
+        assert sorted(os.listdir(m.path)) == ["0", "1"]
+        assert sorted(os.listdir(m / "0")) == [name_of(i) for i in range(0, 60, 2)]
+        assert "0 is no stream" in m.status()["warnings"][0]
+
+
+def test_classes_that_are_nowhere_are_told(tmp_path):
+    root = build(tmp_path / "train", LABELS, image=IMAGES)
+    with mounted(root, tmp_path / "m", "-o", "classes=nope") as m:
+        assert sorted(os.listdir(m.path)) == ["image", "label"]
+        text = f"classes=nope: no store of that name is below {root}"
+        assert m.status()["warnings"] == [text] and text in m.log
 
 
 def test_class_folders_follow_stores_that_come_and_go(tmp_path):

@@ -373,6 +373,16 @@ def test_open_finds_the_store_below_a_folder_of_a_tree(tree, tmp_path):
             zrecord.open(m / "nothing")
 
 
+def test_open_of_an_archive_in_a_mount_says_what_reads_it(tmp_path):
+    path = tmp_path / "data/a.tdz"
+    path.parent.mkdir()
+    zrecord.save_archive({"x": np.arange(3)}, path)
+    for source, inside in ((path.parent, "a.tdz"), (path.parent, "a.tdz/x.npy"), (path, "")):
+        with mounted(source, tmp_path / "m") as m, pytest.raises(zrecord.ZrecordError) as caught:
+            zrecord.open(m / inside)
+        assert f"zrecord.load_archive('{path}')" in str(caught.value)
+
+
 def test_open_below_a_mount_says_when_the_store_is_another_by_now(tree, tmp_path):
     with mounted(tree / "train/image", tmp_path / "m") as m:
         shutil.rmtree(tree / "train/image")

@@ -69,6 +69,12 @@ def test_a_missing_folder_is_made_and_removed(here, zrecord_tool):
     wait_gone(pid)
 
 
+def test_a_made_folder_goes_when_the_daemon_fails_once_it_has_mounted(here, zrecord_tool):
+    if zrecord_tool("mount", "-o", "transport=uring", "s", "m").returncode == 0:  # the kernel offers it
+        assert zrecord_tool("umount", "m").returncode == 0
+    assert not os.path.exists("m")
+
+
 def test_a_folder_that_was_there_stays(here, zrecord_tool):
     os.mkdir("m")
     assert zrecord_tool("mount", "s", "m/").returncode == 0
